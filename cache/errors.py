@@ -1,0 +1,160 @@
+"""The errors of `graphkiln.cache`, and the root of all errors of graphkiln.
+
+    GraphkilnError
+    +- CacheError
+       +- NotCanonical          a factor value has no canonical form: the start is a bypass
+       +- BadVariable           a GRAPHKILN_* variable holds a value that it does not accept
+       +- SourceUnreadable      a source file cannot be read or parsed
+       +- RootUnusable          the cache root cannot be used as asked
+       +- DiskFull              no space left while writing
+       +- LockTimeout           somebody else held a lock for longer than the limit
+       +- KeyPrefixCollision    another key lies under the same ten digits
+       +- EntryDamaged          a file of an entry is not what the entry says it is
+       +- EntryNotFound         no entry answers to that name
+       +- AmbiguousEntry        more than one entry answers to that name
+       +- FactorsChanged        the factors no longer give the key under which they would be stored
+
+Every fact is an attribute. An error passes its facts to `Exception`, in the order of its
+constructor, which is what makes it survive pickling.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class GraphkilnError(Exception):
+    """The root of every error that graphkiln raises on purpose."""
+
+
+class CacheError(GraphkilnError):
+    """The root of the errors that `cache` raises."""
+
+
+class NotCanonical(CacheError):
+    """A value at `where` (a dotted path) cannot be put into canonical form, because of `reason`."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+    def __str__(self) -> str:
+        return f"not cacheable: {self.where or 'value'}, because {self.reason}"
+
+
+class BadVariable(CacheError):
+    """The environment variable `name` holds `value`; `accepted` says in words what it takes."""
+
+    def __init__(self, name: str, value: str, accepted: str) -> None:
+        super().__init__(name, value, accepted)
+        self.name, self.value, self.accepted = name, value, accepted
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value!r} is not understood: it takes {self.accepted}"
+
+
+class SourceUnreadable(CacheError):
+    """The source file (or text) `where` cannot be read or parsed, because of `reason`."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+    def __str__(self) -> str:
+        return f"cannot read the source {self.where}: {self.reason}"
+
+
+class RootUnusable(CacheError):
+    """The cache root cannot be used: `path`, `reason`, and the `remedy` to type or do."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(path, reason, remedy)
+        self.path, self.reason, self.remedy = path, reason, remedy
+
+    def __str__(self) -> str:
+        return f"the cache at {self.path} cannot be used: {self.reason}"
+
+
+class DiskFull(CacheError):
+    """No space was left at `path`; `needed_bytes` is the size of what was written, where known."""
+
+    def __init__(self, path: Path, needed_bytes: int | None = None) -> None:
+        super().__init__(path, needed_bytes)
+        self.path, self.needed_bytes = path, needed_bytes
+
+    def __str__(self) -> str:
+        needed = "" if self.needed_bytes is None else f" ({self.needed_bytes} bytes were to be written)"
+        return f"the disk is full at {self.path}{needed}"
+
+
+class LockTimeout(CacheError):
+    """The lock at `path` was not free within `waited_s`; `holder` says who held it, where known."""
+
+    def __init__(self, path: Path, holder: str, waited_s: float) -> None:
+        super().__init__(path, holder, waited_s)
+        self.path, self.holder, self.waited_s = path, holder, waited_s
+
+    def __str__(self) -> str:
+        return f"waited {self.waited_s:.0f} s for the lock {self.path}, held by {self.holder}"
+
+
+class KeyPrefixCollision(CacheError):
+    """`found_key` lies under the ten digits `short` that `wanted_key` would take."""
+
+    def __init__(self, short: str, wanted_key: str, found_key: str) -> None:
+        super().__init__(short, wanted_key, found_key)
+        self.short, self.wanted_key, self.found_key = short, wanted_key, found_key
+
+    def __str__(self) -> str:
+        return (
+            f"the folder {self.short} holds another key: wanted {self.wanted_key}, found {self.found_key}"
+        )
+
+
+class EntryDamaged(CacheError):
+    """`file` of the entry `entry` is not what the entry says it is.
+
+    `fault` is one of `missing`, `size`, `digest`, `schema`, `unreadable`; `detail` says more where
+    there is more to say.
+    """
+
+    def __init__(self, entry: str, file: str, fault: str, detail: str = "") -> None:
+        super().__init__(entry, file, fault, detail)
+        self.entry, self.file, self.fault, self.detail = entry, file, fault, detail
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"entry {self.entry} is damaged: {self.file}: {self.fault}{detail}"
+
+
+class EntryNotFound(CacheError):
+    """No entry answers to `ref`."""
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(ref)
+        self.ref = ref
+
+    def __str__(self) -> str:
+        return f"no entry answers to {self.ref!r}"
+
+
+class AmbiguousEntry(CacheError):
+    """More than one entry answers to `ref`: `matches` are their keys."""
+
+    def __init__(self, ref: str, matches: tuple[str, ...]) -> None:
+        super().__init__(ref, matches)
+        self.ref, self.matches = ref, matches
+
+    def __str__(self) -> str:
+        return f"{self.ref!r} is not unique: {', '.join(key[:10] for key in self.matches)}"
+
+
+class FactorsChanged(CacheError):
+    """The factors give `key_now`, while the entry was begun under `key_before`."""
+
+    def __init__(self, key_before: str, key_now: str) -> None:
+        super().__init__(key_before, key_now)
+        self.key_before, self.key_now = key_before, key_now
+
+    def __str__(self) -> str:
+        return f"the factors changed after the key was made: {self.key_before[:10]} became {self.key_now[:10]}"
