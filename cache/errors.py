@@ -106,9 +106,7 @@ class KeyPrefixCollision(CacheError):
         self.short, self.wanted_key, self.found_key = short, wanted_key, found_key
 
     def __str__(self) -> str:
-        return (
-            f"the folder {self.short} holds another key: wanted {self.wanted_key}, found {self.found_key}"
-        )
+        return f"the folder {self.short} holds another key: wanted {self.wanted_key}, found {self.found_key}"
 
 
 class EntryDamaged(CacheError):
@@ -157,4 +155,4 @@ class FactorsChanged(CacheError):
         self.key_before, self.key_now = key_before, key_now
 
     def __str__(self) -> str:
-        return f"the factors changed after the key was made: {self.key_before[:10]} became {self.key_now[:10]}"
+        return f"the factors changed under the key {self.key_before[:10]}: they now give {self.key_now[:10]}"
