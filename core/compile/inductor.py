@@ -1,0 +1,291 @@
+"""The one room that drives Inductor, and the private torch calls that this takes.
+
+Tried on torch 2.13.0 (run) and read in 2.11.0. Used beyond the public API: `compile_fx` with an
+inner compiler of ours, `ShapeEnv.create_symbol`, `TracingContext.fw_metadata`,
+`CppPythonBindingsCodeCache.load_pybinding_async`, `cpu_vec_isa.valid_vec_isa_list`.
+
+A piece is compiled from its signature alone: fresh fake inputs, one symbol `T` with the range that
+the door will hold, caches off. So what comes out depends on the piece and the settings and on
+nothing that ran before, and the piece could be compiled in any process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import unittest.mock
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._functorch import config as functorch_config
+from torch._guards import TracingContext, tracing
+from torch._inductor import codecache, compile_fx, cpu_vec_isa
+from torch._inductor import config as inductor_config
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from graphkiln.core.compile.pieces import TOKENS, Piece, PieceInput, SymbolInput
+from graphkiln.core.errors import Bypass, CompileError, NoCompiler
+from graphkiln.core.target.cpu import CpuTarget
+
+
+@dataclass(frozen=True)
+class InductorSettings:
+    """What decides generated code beside the graph: token range, target, Inductor options.
+
+    `hint` is the token count that size heuristics see; `scratch` a private folder for the files
+    that compilers write.
+    """
+
+    smallest: int
+    largest: int
+    hint: int
+    target: CpuTarget
+    options: Mapping[str, Any]
+    scratch: Path
+    fast_math: bool = False
+    unbacked: bool = False
+
+
+@dataclass
+class BuiltKernel:
+    """One compiled C++ kernel: its argument types, its source, and the library that was built."""
+
+    argtypes: tuple[str, ...]
+    source: str
+    library: Path
+
+
+@dataclass
+class BuiltPiece:
+    """What Inductor made of one piece, before it is sealed."""
+
+    wrapper: str
+    kernels: list[BuiltKernel]
+    constants: dict[str, torch.Tensor]
+    num_outputs: int
+    facts: tuple[sympy.Expr, ...]
+    tokens: sympy.Symbol
+    kernels_built: int = field(default=0)
+
+
+def compile_piece(piece: Piece, settings: InductorSettings) -> BuiltPiece:
+    """Returns `piece` compiled by Inductor for token counts in [smallest, largest].
+
+    Raises NoCompiler when a C++ compiler is needed and missing, CompileError when the piece does
+    something that its plain calling convention cannot carry.
+    """
+    with _inductor_environment(settings):
+        mode, inputs, tokens = fake_inputs(piece.inputs, settings)
+        caught: list[Any] = []
+
+        def inner(graph: fx.GraphModule, example_inputs: Any, **kwargs: Any) -> Any:
+            compiled = compile_fx.compile_fx_inner(graph, example_inputs, **kwargs)
+            caught.append((compiled, len(list(example_inputs))))
+            return compiled
+
+        with _recorded_kernels() as kernels, tracing(TracingContext(mode)) as context, torch.no_grad():
+            # AOTAutograd changes the module it is given; the piece must stay as it was for a retry.
+            graph = copy.deepcopy(piece.graph)
+            try:
+                compile_fx.compile_fx(graph, inputs, inner_compile=inner)
+            except Exception as error:
+                raise _translated(error) from error
+            built = [kernel() for kernel in kernels]
+            metadata = context.fw_metadata if context is not None else None
+    if len(caught) != 1:
+        raise CompileError("piece", f"Inductor compiled {len(caught)} graphs for it", "report this model")
+    compiled, given = caught[0]
+    _refuse_unplain(metadata, given, len(piece.inputs), compiled)
+    env = mode.shape_env
+    assert env is not None
+    return BuiltPiece(
+        wrapper=compiled.source_code,
+        kernels=built,
+        constants=dict(compiled.constants or {}),
+        num_outputs=len(metadata.output_info),
+        facts=tuple(guard.expr for guard in env.guards),
+        tokens=tokens,
+        kernels_built=len(built),
+    )
+
+
+def fake_inputs(
+    inputs: tuple[PieceInput, ...], settings: InductorSettings
+) -> tuple[FakeTensorMode, list[Any], sympy.Symbol]:
+    """Returns fake tensors and sizes for a piece's inputs, over one fresh symbol for the token count."""
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
+    if settings.unbacked:
+        size = env.create_unbacked_symint()
+        env.constrain_symbol_range(size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest)
+    else:
+        source = ConstantSource(TOKENS)
+        symbol = env.create_symbol(settings.hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+        env.constrain_symbol_range(symbol, compiler_min=max(2, settings.smallest), compiler_max=settings.largest)
+        size = env.create_symintnode(symbol, hint=settings.hint, source=source)
+    values: list[Any] = []
+    with mode:
+        for spec in inputs:
+            if isinstance(spec, SymbolInput):
+                values.append(_evaluated(spec.expression, size))
+            else:
+                values.append(
+                    torch.empty_strided(
+                        [_evaluated(item, size) for item in spec.shape],
+                        [_evaluated(item, size) for item in spec.stride],
+                        dtype=getattr(torch, spec.dtype.removeprefix("torch.")),
+                        device=spec.device,
+                    )
+                )
+    return mode, values, size.node.expr
+
+
+def _evaluated(item: int | str, size: Any) -> Any:
+    if isinstance(item, int):
+        return item
+    # The text came from sympy over the one symbol T: integers, sums, products, floor divisions.
+    tokens = sympy.Symbol(TOKENS, integer=True, positive=True)
+    expression = sympy.sympify(item, locals={TOKENS: tokens})
+    if expression.is_Integer:
+        return int(expression)
+    return sympy.lambdify(tokens, expression, modules=[{"FloorDiv": lambda a, b: a // b, "Mod": lambda a, b: a % b}])(
+        size
+    )
+
+
+def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:
+    def refuse(what: str) -> CompileError:
+        return CompileError("piece", what, "keep that part of the model out of the compiled class")
+
+    if metadata is None or given != wanted:
+        raise refuse(f"AOTAutograd changed its inputs ({wanted} became {given})")
+    if metadata.num_intermediate_bases or metadata.tokens or getattr(metadata, "is_rng_op_functionalized", False):
+        raise refuse("it returns views of hidden values, or orders side effects")
+    if any(info.mutates_metadata for info in metadata.input_info):
+        raise refuse("it changes the shape or strides of an input in place")
+    outside = [
+        info for info in metadata.input_info if info.mutates_data and "OUT_SIDE" in info.mutation_type.name.upper()
+    ]
+    if outside or getattr(metadata, "mutated_inp_runtime_indices", []):
+        raise refuse("it changes an input in a way that the compiled graph cannot do by itself")
+    if compiled.torchbind_constants or getattr(compiled, "opaque_value_type_classes", None):
+        raise refuse("it holds an object that is not a tensor")
+    if compiled.inputs_to_check:
+        raise refuse("it needs inputs realigned before the call")
+
+
+def _translated(error: Exception) -> Exception:
+    for cause in _causes(error):
+        name = type(cause).__name__
+        if name == "InvalidCxxCompiler" or (isinstance(cause, FileNotFoundError) and "g++" in str(cause)):
+            return _no_compiler()
+        if isinstance(cause, (Bypass, CompileError)):
+            return cause
+    first = str(error).strip().splitlines() or [type(error).__name__]
+    return CompileError("piece", f"Inductor: {first[0]}", "see -vv for the whole report")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
+
+
+def _no_compiler() -> NoCompiler:
+    return NoCompiler(
+        "C++ compiler",
+        f"{os.environ.get('CXX', 'g++')} was not found, and kernels for this CPU must be built",
+        "install g++ or point CXX at a compiler",
+    )
+
+
+@contextlib.contextmanager
+def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
+    """Collects every C++ kernel that is built inside, as functions that wait for the library."""
+    found: list[Callable[[], BuiltKernel]] = []
+    cache = codecache.CppPythonBindingsCodeCache
+    original = cache.load_pybinding_async
+
+    def load(argtypes: Any, main_code: str, *args: Any, **kwargs: Any) -> Any:
+        waiting = original(argtypes, main_code, *args, **kwargs)
+
+        def built() -> BuiltKernel:
+            return BuiltKernel(tuple(argtypes), main_code, Path(waiting().__self__.__file__))
+
+        found.append(built)
+        return waiting
+
+    with unittest.mock.patch.object(cache, "load_pybinding_async", load):
+        yield found
+
+
+@contextlib.contextmanager
+def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
+    """Caches off, files in the scratch folder, kernels for the target and not for this machine."""
+    patches = {
+        **settings.options,
+        "fx_graph_cache": False,
+        "fx_graph_remote_cache": False,
+        "autotune_remote_cache": False,
+        "cpp.dynamic_threads": True,
+        "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
+        "cpp_cache_precompile_headers": False,
+    }
+    if settings.target.march and _knows("cpp.march"):
+        patches["cpp.march"] = settings.target.march
+    isas = [_VEC_ISA[settings.target.isa]()] if settings.target.isa in _VEC_ISA else []
+    # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
+    patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(variable)
+    os.environ[variable] = str(settings.scratch)
+    try:
+        with (
+            inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
+            functorch_config.patch({"enable_autograd_cache": False}),
+            unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: isas),
+        ):
+            yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+def _knows(name: str) -> bool:
+    return name in inductor_config._config
+
+
+class _Avx512(cpu_vec_isa.VecAVX512):
+    """AVX-512 as the target states it: asking this machine would compile a probe and answer for the wrong CPU."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Avx2(cpu_vec_isa.VecAVX2):
+    """AVX2 as the target states it."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Neon(cpu_vec_isa.VecNEON):
+    """NEON as the target states it."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+_VEC_ISA: dict[str, Callable[[], Any]] = {"avx512": _Avx512, "avx2": _Avx2, "neon": _Neon}

@@ -1,0 +1,185 @@
+"""Sealing: from what Inductor built to the plain files of an artifact.
+
+    piece.json            names and tables: imports, extern kernels, kernels, number of outputs
+    wrapper.py            the code that calls the kernels, without its imports and its benchmark
+    kernels/<id>.cpp      what each kernel was built from; <id> is the digest of types and source
+    kernels/<id>.so       the library that was built from it
+    constants.safetensors tensors that were folded into the piece, when there are any
+
+The wrapper is kept as code that names everything it uses, so that a load imports none of Inductor,
+starts no compiler, and unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphkiln.cache.factors.canonical import canonical_json, digest
+from graphkiln.core.compile.inductor import BuiltKernel, BuiltPiece
+from graphkiln.core.compile.sealed import FORMAT, resolve
+from graphkiln.core.compile.tensors import pack_tensors
+from graphkiln.core.errors import CompileError
+
+_DROPPED = ("get_args", "benchmark_compiled_module", "recursively_apply_fns", "async_compile")
+
+
+def seal(built: BuiltPiece, fingerprint: str) -> dict[str, bytes | Path]:
+    """Returns the files of an artifact, relative name to content.
+
+    Raises CompileError when the wrapper uses something that cannot be named in plain data.
+    """
+    kernels = {kernel_id(kernel.argtypes, kernel.source): kernel for kernel in built.kernels}
+    wrapper = _Wrapper(built.wrapper, kernels)
+    piece = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "imports": wrapper.imports,
+        "extern_kernels": wrapper.extern_kernels,
+        "kernels": {name: {"argtypes": list(kernels[name].argtypes)} for name in sorted(wrapper.kernels)},
+        "num_outputs": built.num_outputs,
+        "constants": sorted(built.constants),
+    }
+    files: dict[str, bytes | Path] = {
+        "piece.json": canonical_json(piece),
+        "wrapper.py": wrapper.text.encode(),
+    }
+    for name in wrapper.kernels:
+        files[f"kernels/{name}.cpp"] = kernels[name].source.encode()
+        files[f"kernels/{name}.so"] = kernels[name].library
+    if built.constants:
+        files["constants.safetensors"] = pack_tensors(built.constants)
+    return files
+
+
+def kernel_id(argtypes: tuple[str, ...], source: str) -> str:
+    """Returns the identity of a C++ kernel: the digest of its argument types and its source."""
+    return digest({"argtypes": list(argtypes), "source": source})
+
+
+def build_identity(files: Mapping[str, bytes | Path]) -> dict[str, str]:
+    """Returns what of an artifact tells two builds apart: sources and tables, not the libraries' bytes.
+
+    Libraries of one source differ in build ids and paths from build to build.
+    """
+    return {
+        name: digest(content.decode()) if not name.endswith(".safetensors") else digest(content.hex())
+        for name, content in sorted(files.items())
+        if isinstance(content, bytes)
+    }
+
+
+class _Wrapper:
+    """Inductor's wrapper module, reduced to definitions; what it needs from outside as tables."""
+
+    def __init__(self, source: str, kernels: Mapping[str, BuiltKernel]) -> None:
+        self.kernels: set[str] = set()
+        self._known = kernels
+        tree = ast.parse(source)
+        available: dict[str, str] = {}
+        body: list[ast.stmt] = []
+        for statement in tree.body:
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                available.update(_imported(statement))
+            elif not _is_dropped(statement):
+                body.append(self._without_source(statement))
+        body = _used_only(body)
+        names = {node.id for stmt in body for node in ast.walk(stmt) if isinstance(node, ast.Name)}
+        self.extern_kernels = _extern_kernels(body)
+        self.imports = {
+            name: path for name, path in sorted(available.items()) if name in names and name not in _PROVIDED
+        }
+        self.text = ast.unparse(ast.fix_missing_locations(ast.Module(body=body, type_ignores=[]))) + "\n"
+
+    def _without_source(self, statement: ast.stmt) -> ast.stmt:
+        """Returns a statement in which a kernel's source is replaced by the kernel's identity."""
+        outer = self
+
+        class Replace(ast.NodeTransformer):
+            def visit_Call(self, node: ast.Call) -> ast.AST:
+                self.generic_visit(node)
+                owner = node.func
+                if not (isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name)):
+                    return node
+                if owner.value.id != "async_compile":
+                    return node
+                if owner.attr != "cpp_pybinding" or node.keywords:
+                    raise CompileError("piece", f"its wrapper uses {owner.attr}, which cannot be sealed", "report it")
+                argtypes = tuple(ast.literal_eval(node.args[0]))
+                name = kernel_id(argtypes, ast.literal_eval(node.args[1]))
+                if name not in outer._known:
+                    raise CompileError("piece", "its wrapper names a kernel that was not built", "report it")
+                outer.kernels.add(name)
+                return ast.Call(ast.Name("sealed_kernel", ast.Load()), [ast.Constant(name)], [])
+
+        replaced = Replace().visit(statement)
+        assert isinstance(replaced, ast.stmt)
+        return replaced
+
+
+_PROVIDED = frozenset({"extern_kernels", "sealed_kernel", "torch"})
+
+
+def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    if isinstance(statement, ast.Import):
+        return {(alias.asname or alias.name.split(".")[0]): alias.name for alias in statement.names}
+    return {(alias.asname or alias.name): f"{statement.module}:{alias.name}" for alias in statement.names}
+
+
+def _is_dropped(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If):  # `if __name__ == "__main__"`
+        return True
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name in _DROPPED
+    if isinstance(statement, ast.Assign):
+        return any(isinstance(target, ast.Name) and target.id in _DROPPED for target in statement.targets)
+    if isinstance(statement, ast.Expr):  # `async_compile.wait(globals())`, strings
+        return True
+    return isinstance(statement, ast.Delete)
+
+
+def _used_only(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Drops module-level aliases that nothing uses: each is a lookup that some build of torch may lack."""
+    while True:
+        used = {
+            node.id
+            for statement in body
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        kept = [
+            statement
+            for statement in body
+            if not isinstance(statement, ast.Assign)
+            or any(not isinstance(target, ast.Name) or target.id in used | {"call"} for target in statement.targets)
+        ]
+        if len(kept) == len(body):
+            return body
+        body = kept
+
+
+def _extern_kernels(body: list[ast.stmt]) -> dict[str, str]:
+    """Returns `{name: where it is found}` of every extern kernel that the wrapper calls."""
+    found: dict[str, str] = {}
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id == "extern_kernels":
+                    found[node.attr] = _where(node.attr)
+    return dict(sorted(found.items()))
+
+
+def _where(name: str) -> str:
+    from torch._inductor.select_algorithm import extern_kernels
+
+    target = getattr(extern_kernels, name)
+    if getattr(torch, name, None) is target:
+        return f"torch:{name}"
+    module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if module and qualname and resolve(f"{module}:{qualname}") is target:
+        return f"{module}:{qualname}"
+    raise CompileError("piece", f"its wrapper calls {name}, which has no importable name", "report this model")

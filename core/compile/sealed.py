@@ -1,0 +1,115 @@
+"""Running a sealed piece: no Dynamo, no AOTAutograd, no Inductor, no compiler.
+
+What stands here is what a wrapper expects to find around it. Nothing is read from disk but through
+`read`, which hands out bytes whose digests were checked, and `path`, which names a checked file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from graphkiln.core.compile.tensors import unpack_tensors
+
+FORMAT = 1
+
+# The generated bindings read the address of torch's data-pointer getter from this variable.
+_POINTER_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
+
+
+class ArtifactFiles(Protocol):
+    """An artifact whose files are handed out only after their digests matched."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def path(self, name: str) -> Path: ...
+
+
+class SealedPiece:
+    """A compiled piece, ready to be called with its inputs in order; returns its outputs as a list."""
+
+    def __init__(self, fingerprint: str, call: Callable[[list[Any]], Sequence[Any]], num_outputs: int) -> None:
+        self.fingerprint = fingerprint
+        self._call = call
+        self.num_outputs = num_outputs
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Runs the piece. `inputs` is emptied, so that each input can be freed at its last use."""
+        return self._call(inputs)
+
+
+def load_piece(files: ArtifactFiles) -> SealedPiece:
+    """Returns the piece that an artifact holds.
+
+    Raises ValueError for an unknown format and ImportError when a kernel cannot be mapped (a
+    `noexec` mount, a library built for another Python).
+    """
+    piece = read_piece(files.read("piece.json"))
+    namespace: dict[str, Any] = {
+        "torch": torch,
+        "__name__": f"graphkiln_piece_{piece['fingerprint'][:10]}",
+        "sealed_kernel": lambda name: _load_kernel(name, files.path(f"kernels/{name}.so")),
+        "extern_kernels": types.SimpleNamespace(
+            **{name: resolve(path) for name, path in piece["extern_kernels"].items()}
+        ),
+    }
+    for name, path in piece["imports"].items():
+        namespace[name] = resolve(path)
+    if piece["constants"]:
+        namespace.update(unpack_tensors(files.read("constants.safetensors")))
+    exec(compile(files.read("wrapper.py"), f"<piece {piece['fingerprint'][:10]}>", "exec"), namespace)
+    return SealedPiece(piece["fingerprint"], namespace["call"], piece["num_outputs"])
+
+
+_kernels: dict[str, Any] = {}
+
+
+def _load_kernel(name: str, path: Path) -> Any:
+    """Returns the kernel function of a library, mapped once a process.
+
+    The name is the digest of the kernel's source, so the first library of that name serves all.
+    """
+    if name not in _kernels:
+        before = os.environ.get(_POINTER_VARIABLE)
+        os.environ[_POINTER_VARIABLE] = str(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr)
+        try:
+            # The last part of the module's name selects `PyInit_kernel`.
+            module_name = f"graphkiln_{name}.kernel"
+            loader = importlib.machinery.ExtensionFileLoader(module_name, str(path))
+            spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
+            assert spec is not None
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
+            _kernels[name] = module.kernel
+        finally:
+            if before is None:
+                del os.environ[_POINTER_VARIABLE]
+            else:
+                os.environ[_POINTER_VARIABLE] = before
+    return _kernels[name]
+
+
+def resolve(path: str) -> Any:
+    """Returns what `module` or `module:attribute.path` names, importing the module."""
+    module, _, attributes = path.partition(":")
+    value: Any = importlib.import_module(module)
+    for part in attributes.split(".") if attributes else ():
+        value = getattr(value, part)
+    return value
+
+
+def read_piece(data: bytes) -> dict[str, Any]:
+    """Returns a verified `piece.json`. Raises ValueError for a format that this version does not know."""
+    piece: dict[str, Any] = json.loads(data)
+    if piece.get("format") != FORMAT:
+        raise ValueError(f"piece format {piece.get('format')!r}, this version reads {FORMAT}")
+    return piece
