@@ -1,0 +1,113 @@
+"""The command `graphkiln`: its commands, its global options, and how every run of it ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphkiln.cli.argv import rewrite
+from graphkiln.cli.commands import cache, key, precompile, warm
+from graphkiln.cli.errors import INTERRUPTED, Problem, UsageProblem, problem_of
+from graphkiln.cli.session import Session, json_text
+
+app = typer.Typer(
+    name="graphkiln",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Compiles a model's graphs before the server starts, and proves that a start used them.",
+    epilog="Exit status: 0 yes, 1 no, 2 bad input, 3 cannot be known from here, 4 not on this machine.",
+)
+app.command("precompile")(precompile.precompile)
+app.command("warm")(warm.warm)
+app.command("key")(key.key)
+app.add_typer(cache.app, name="cache")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command line and returns its exit status."""
+    words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        status = typer.main.get_command(app).main(
+            rewrite(words), prog_name="graphkiln", standalone_mode=False
+        )
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except Exception as error:
+        return failed(words, error)
+    if status == INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return int(status or 0)
+
+
+def print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # slower to import than all the rest of this module
+
+        print(f"graphkiln {version('graphkiln')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    cache_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where entries are kept.", show_default=False)
+    ] = None,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Say more; -vv adds tracebacks.", show_default=False
+        ),
+    ] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no talk.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The global options; they may stand anywhere on the line."""
+    from graphkiln.cli.talk import start_talk  # --help and --version need none
+
+    context.obj = Session(cache_root, verbose, quiet)
+    start_talk(context.obj)
+
+
+def failed(words: list[str], error: Exception) -> int:
+    """Tells what went wrong, on one line and its hint, and returns the exit status for it."""
+    usage = usage_problem(error)
+    problem = usage or problem_of(error)
+    if not usage and ("-vv" in words or words.count("-v") + words.count("--verbose") > 1):
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"error: {problem.sentence}", file=sys.stderr)
+    if problem.hint:
+        print(f"hint: {problem.hint}", file=sys.stderr)
+    if "--json" in words:
+        facts = {"kind": problem.kind, "message": problem.sentence, "hint": problem.hint}
+        print(json_text(command_of(words), {"error": facts, "exit": problem.status}))
+    return problem.status
+
+
+def usage_problem(error: Exception) -> Problem | None:
+    """Returns an error of the parser's as one of ours; it knows the command whose --help is the hint."""
+    if not isinstance(error, typer.TyperException):
+        return None
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "graphkiln"
+    sentence = error.format_message()
+    return problem_of(UsageProblem(sentence[:1].lower() + sentence[1:], f"{path} --help says what it takes"))
+
+
+def command_of(words: list[str]) -> str:
+    """Returns the name of the command that was typed, `cache ls` for example."""
+    names: list[str] = []
+    command = typer.main.get_command(app)
+    for word in words:
+        below = getattr(command, "commands", {}).get(word)
+        if below is not None:
+            names.append(word)
+            command = below
+    return " ".join(names)

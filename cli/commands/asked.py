@@ -1,0 +1,138 @@
+"""What the model commands share: the options of a deployment, and of its compilation."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphkiln.cli.errors import UsageProblem
+from graphkiln.cli.session import Session
+
+if TYPE_CHECKING:
+    from graphkiln.core import CompilationConfig, Deployment
+
+DEPLOYMENT = "What is served"
+TARGET = "Where it runs"
+COMPILATION = "How it is compiled"
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def options(
+    *,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A folder with config.json and safetensors, preset:NAME, or module:factory.",
+            show_default=False,
+        ),
+    ],
+    dtype: Annotated[
+        str,
+        typer.Option(metavar="DTYPE", help="Of weights and activations.", rich_help_panel=DEPLOYMENT),
+    ] = "auto",
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Most tokens in one step.", rich_help_panel=DEPLOYMENT)
+    ] = 2048,
+    max_num_seqs: Annotated[
+        int, typer.Option(metavar="N", help="Most requests in one step.", rich_help_panel=DEPLOYMENT)
+    ] = 128,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Longest request; the model's own limit if unset.", rich_help_panel=DEPLOYMENT
+        ),
+    ] = None,
+    block_size: Annotated[
+        int, typer.Option(metavar="N", help="Tokens in one KV cache block.", rich_help_panel=DEPLOYMENT)
+    ] = 16,
+    load_format: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT", help="auto, safetensors, or dummy: random weights.", rich_help_panel=DEPLOYMENT
+        ),
+    ] = "auto",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET", help="What to compile for; the device here if unset.", rich_help_panel=TARGET
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|cuda", help="Short form of --target.", rich_help_panel=TARGET),
+    ] = None,
+    optimization_level: Annotated[
+        str | None,
+        typer.Option(
+            "--optimization-level",
+            "-O",
+            metavar="0..3",
+            help="Sets defaults; also written -O2.",
+            rich_help_panel=COMPILATION,
+        ),
+    ] = None,
+    compilation_config: Annotated[
+        str | None,
+        typer.Option(
+            "--compilation-config",
+            "-cc",
+            metavar="JSON",
+            help="Single fields are written -cc.FIELD=VALUE.",
+            rich_help_panel=COMPILATION,
+        ),
+    ] = None,
+) -> None:
+    """Holds the shared options as a signature; never called."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was typed about the deployment and its compilation, not yet looked at."""
+
+    deployment: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        return str(self.deployment["model"])
+
+    def build(self) -> tuple[Deployment, CompilationConfig]:
+        """Returns the two checked objects; a value that they refuse is bad usage."""
+        from graphkiln.core import CompilationConfig, Deployment
+
+        try:
+            return Deployment(**self.deployment), CompilationConfig.from_user(dict(self.config))
+        except ValueError as error:
+            raise UsageProblem(str(error)) from error
+
+
+def with_deployment(command: Callable[..., int]) -> Callable[..., int]:
+    """Returns `command(session, asked, **own)` as the parser wants it: the shared options, then its own."""
+    shared = inspect.signature(options, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+    def parsed(**values: Any) -> int:
+        session: Session = values.pop("context").obj
+        given = {name: values.pop(name) for name in shared}
+        config = config_of(given.pop("compilation_config"), given.pop("optimization_level"))
+        return command(session, Asked(given, config), **values)
+
+    parsed.__signature__ = inspect.Signature([context, *shared.values(), *own])  # type: ignore[attr-defined]
+    parsed.__doc__, parsed.__name__ = command.__doc__, command.__name__
+    return parsed
+
+
+def config_of(compilation_config: str | None, level: str | None) -> dict[str, Any]:
+    """Returns the fields to hand to CompilationConfig; the level is one of them."""
+    config: dict[str, Any] = json.loads(compilation_config) if compilation_config else {}
+    if level is not None:
+        config["optimization_level"] = int(level) if level.isdecimal() else level
+    return config

@@ -1,0 +1,36 @@
+"""`graphkiln key`: the key of a deployment and its factors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from graphkiln.cli.commands.asked import Asked, Json, with_deployment
+from graphkiln.cli.errors import YES
+from graphkiln.cli.session import Session
+from graphkiln.cli.show.key import key_json, key_lines
+
+
+@with_deployment
+def key(
+    session: Session,
+    asked: Asked,
+    *,
+    no_trace: Annotated[
+        bool, typer.Option("--no-trace", help="Print the lookup and what it is made of; trace nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Prints the key of MODEL and its factors; compiles nothing. With -q only the key."""
+    deployment, config = asked.build()
+    from graphkiln.core import start
+
+    report = start.key(deployment, config, trace=not no_trace, cache_root=session.cache_root)
+    if as_json:
+        session.json("key", key_json(report, asked.model))
+    elif session.quiet:
+        session.data([report.key or report.lookup])
+    else:
+        session.data(key_lines(report, session.style, every_value=session.verbosity > 0))
+    return YES

@@ -1,0 +1,100 @@
+"""Progress on stderr: a bar on a terminal, a line for each phase elsewhere, nothing with --quiet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from graphkiln.cli.session import Session
+from graphkiln.cli.show.terminal import is_terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    """What `core` tells while it works."""
+
+    def phase(self, name: str) -> None: ...
+
+    def pieces(self, done: int, total: int) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+
+@contextmanager
+def progress_for(session: Session) -> Iterator[Progress]:
+    """Gives the progress that fits the session and the stream; it is gone from a terminal afterwards."""
+    if session.quiet:
+        yield Silent()
+    elif not is_terminal(sys.stderr):
+        yield Lines(session)
+    else:
+        with rich_progress() as rich:
+            yield Bar(rich)
+
+
+class Silent:
+    """Says nothing."""
+
+    def phase(self, name: str) -> None:
+        pass
+
+    def pieces(self, done: int, total: int) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+class Lines:
+    """Says a line for each phase and note, and for each piece with -v."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def phase(self, name: str) -> None:
+        self._session.talk(name)
+
+    def pieces(self, done: int, total: int) -> None:
+        if self._session.verbosity or (done == total and total):
+            self._session.talk(f"{done}/{total} pieces")
+
+    def note(self, text: str) -> None:
+        self._session.talk(text)
+
+
+class Bar:
+    """Draws the current phase, and a bar that moves with each piece."""
+
+    def __init__(self, rich: RichProgress) -> None:
+        self._rich = rich
+        self._task = rich.add_task("", total=None)
+
+    def phase(self, name: str) -> None:
+        self._rich.update(self._task, description=name, total=None, completed=0)
+
+    def pieces(self, done: int, total: int) -> None:
+        self._rich.update(self._task, completed=done, total=total)
+
+    def note(self, text: str) -> None:
+        self._rich.console.print(text, highlight=False, markup=False)
+
+
+def rich_progress() -> RichProgress:
+    # rich is slow to import, and only a terminal needs it
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    return RichProgress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
