@@ -54,7 +54,6 @@ def test_fields_of_the_compilation_config_become_one_object(words: list[str], co
         ["-cc", "3"],
         ["-cc={"],
         ["-cc.=1"],
-        ["-cc.a=1", "-cc.a.b=2"],
         ["--cache-root"],
     ],
 )
