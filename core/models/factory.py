@@ -1,0 +1,102 @@
+"""Models given as `module:factory`: a function of the user's that returns the module to compile."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import ModelError
+from graphkiln.core.models.served import ServedModel
+from graphkiln.core.models.source import ModelSource
+from graphkiln.core.trace.arguments import dynamic_dims
+
+# Example token ids stay below this, so that a small embedding takes them.
+_EXAMPLE_IDS = 8
+
+
+def build_from_factory(source: ModelSource, deployment: Deployment) -> ServedModel:
+    """Returns what the factory made, in eval mode and without gradients.
+
+    The factory is called without arguments, or with `deployment=` if it has a parameter of that
+    name. A method `example_inputs(num_tokens)` of the module gives example calls; without it each
+    tensor argument of `forward` gets int64 [num_tokens].
+    """
+    factory = _find(source.label)
+    module = _call(source.label, factory, deployment)
+    if deployment.dtype != "auto":
+        module = module.to(getattr(torch, source.dtype))
+    module.eval().requires_grad_(False)
+    first = next((p for p in [*module.parameters(), *module.buffers()] if p.is_floating_point()), None)
+    return ServedModel(
+        backbone=module,
+        compute_logits=_identity,
+        example_inputs=getattr(module, "example_inputs", None) or _default_inputs(module),
+        layers=(),
+        vocab_size=None,
+        max_model_len=source.max_model_len,
+        dtype=getattr(torch, source.dtype) if first is None else first.dtype,
+        device=torch.device("cpu") if first is None else first.device,
+    )
+
+
+def _find(ref: str) -> Callable[..., Any]:
+    module_name, _, name = ref.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ModelError(
+                ref, f"there is no module {error.name!r}", "run where it can be imported (PYTHONPATH)"
+            ) from None
+        raise ModelError(
+            ref, f"importing {module_name} failed: {error}", "install what it imports"
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            ref,
+            f"importing {module_name} failed: {type(error).__name__}: {error}",
+            "make the module importable",
+        ) from error
+    factory = getattr(module, name, None)
+    if factory is None:
+        raise ModelError(ref, f"module {module_name} has no {name!r}", "give the name of a function in it")
+    if not callable(factory):
+        raise ModelError(
+            ref, f"{name!r} in {module_name} is not callable", "give a function that returns a module"
+        )
+    found: Callable[..., Any] = factory
+    return found
+
+
+def _call(ref: str, factory: Callable[..., Any], deployment: Deployment) -> nn.Module:
+    wants_deployment = "deployment" in inspect.signature(factory).parameters
+    try:
+        module = factory(deployment=deployment) if wants_deployment else factory()
+    except Exception as error:
+        raise ModelError(
+            ref, f"the factory failed: {type(error).__name__}: {error}", "make the factory return a module"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            ref, f"the factory returned a {type(module).__name__}", "return a torch.nn.Module from it"
+        )
+    return module
+
+
+def _default_inputs(module: nn.Module) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    count = len(dynamic_dims(type(module).forward, None))
+
+    def example_inputs(num_tokens: int) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.arange(num_tokens, dtype=torch.int64) % _EXAMPLE_IDS for _ in range(count))
+
+    return example_inputs
+
+
+def _identity(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden

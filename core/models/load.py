@@ -1,0 +1,165 @@
+"""From a model source to a model that can be compiled and served."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import ModelError, WeightsDamaged
+from graphkiln.core.models.assign import NeedsConversion, assign_empty, assign_random, assign_stored
+from graphkiln.core.models.backbone import Backbone, LogitsHead
+from graphkiln.core.models.bridge import name_layer, use_bridge
+from graphkiln.core.models.factory import build_from_factory
+from graphkiln.core.models.probe import probe
+from graphkiln.core.models.served import AttentionLayer, ServedModel
+from graphkiln.core.models.source import ModelSource
+from graphkiln.core.models.weights import stored_tensors
+
+Attention = Literal["paged", "eager"]
+Weights = Literal["load", "empty"]
+
+
+def build(
+    source: ModelSource, deployment: Deployment, *, attention: Attention = "paged", weights: Weights = "load"
+) -> ServedModel:
+    """Returns the model, in eval mode, without gradients, on the CPU.
+
+    `attention` "eager" keeps transformers' own attention, for comparison: causal over all tokens of
+    a call. `weights` "empty" reads no weights: enough to trace and compile, not to run. Raises
+    ModelError, UnsupportedModel and WeightsDamaged.
+    """
+    if source.kind == "factory":
+        return build_from_factory(source, deployment)
+    dtype = getattr(torch, source.dtype)
+    model = _on_meta(source, dtype)
+    layers = probe(source.label, model)
+    model = _with_weights(source, deployment, model, weights, dtype)
+    if attention == "paged":
+        _name_layers(model.base_model, layers)
+        use_bridge(model)
+    else:
+        model.set_attn_implementation("eager")
+    model.eval().requires_grad_(False)
+    return _served(source, model, layers if attention == "paged" else (), dtype)
+
+
+def _on_meta(source: ModelSource, dtype: torch.dtype) -> Any:
+    """The causal language model with shapes and no memory."""
+    cls = _model_class(source)
+    try:
+        config = cls.config_class.from_dict(copy.deepcopy(dict(source.config)))
+        with torch.device("meta"):
+            return cls._from_config(config, dtype=dtype, attn_implementation="eager")
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise ModelError(
+            source.label,
+            f"config.json does not describe a {cls.__name__}: {type(error).__name__}: {reason}",
+            "use the config.json that the model came with",
+        ) from error
+
+
+def _model_class(source: ModelSource) -> Any:
+    # Only the model's own module is imported: transformers' Auto classes pull in many more.
+    assert source.architecture is not None
+    return getattr(importlib.import_module(source.architecture.module), source.architecture.name)
+
+
+def _with_weights(
+    source: ModelSource, deployment: Deployment, model: Any, weights: Weights, dtype: torch.dtype
+) -> Any:
+    if weights == "empty":
+        assign_empty(source.label, model)
+    elif source.path is None or deployment.load_format == "dummy":
+        assign_random(source.label, model, deployment.seed)
+    else:
+        stored = stored_tensors(source.label, source.path)
+        try:
+            if model._get_dtype_plan(dtype):
+                raise NeedsConversion("some tensors stay in float32")
+            assign_stored(source.label, model, stored)
+        except NeedsConversion as need:
+            return _converted(source, model, dtype, str(need))
+    return model
+
+
+def _converted(source: ModelSource, model: Any, dtype: torch.dtype, missing: str) -> Any:
+    """The model as transformers' own loader gives it, which knows how old and fused weights are renamed."""
+    try:
+        loaded, info = type(model).from_pretrained(
+            source.path,
+            config=copy.deepcopy(model.config),
+            dtype=dtype,
+            attn_implementation="eager",
+            output_loading_info=True,
+            local_files_only=True,
+        )
+    except (RuntimeError, ValueError, KeyError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise WeightsDamaged(
+            source.label,
+            f"transformers cannot load its weights: {reason}",
+            "check the weights and config.json",
+        ) from error
+    lacking = sorted(info["missing_keys"])
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        raise WeightsDamaged(
+            source.label,
+            f"{lacking[0]}{more} is in no weight file",
+            "use the weights that belong to this config.json",
+        )
+    return loaded
+
+
+def _name_layers(base_model: Any, layers: tuple[AttentionLayer, ...]) -> None:
+    for layer in layers:
+        name_layer(base_model.get_submodule(layer.name), layer.name)
+
+
+def _served(
+    source: ModelSource, model: Any, layers: tuple[AttentionLayer, ...], dtype: torch.dtype
+) -> ServedModel:
+    vocab_size = model.config.get_text_config().vocab_size
+    base_model = model.base_model
+    max_model_len = source.max_model_len
+
+    def example_inputs(num_tokens: int) -> tuple[torch.Tensor, ...]:
+        at = torch.arange(num_tokens, dtype=torch.int64)
+        return (at * 7919 + 13) % vocab_size, at % max_model_len
+
+    return ServedModel(
+        backbone=Backbone(base_model).eval(),
+        compute_logits=LogitsHead(model),
+        example_inputs=example_inputs,
+        layers=layers,
+        vocab_size=vocab_size,
+        max_model_len=max_model_len,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        stop_ids=_stop_ids(source),
+    )
+
+
+def _stop_ids(source: ModelSource) -> tuple[int, ...]:
+    """The tokens at which generation ends: those of generation_config.json, else of config.json."""
+    given: Any = source.config.get("eos_token_id")
+    if source.path is not None:
+        given = _generation_config(source.path).get("eos_token_id", given)
+    if isinstance(given, int):
+        return (given,)
+    return tuple(int(token) for token in given or ())
+
+
+def _generation_config(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

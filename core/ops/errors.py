@@ -1,0 +1,44 @@
+"""The errors of `graphkiln.core.ops`.
+
+CoreError                          (graphkiln.core.errors)
++- NoForwardContext                an attention op ran outside `set_forward_context`
++- UnknownLayer                    a layer name that the forward context does not hold
++- OutOfBlocks                     the KV cache has no free block left
+"""
+
+from __future__ import annotations
+
+from graphkiln.core.errors import CoreError
+
+
+class NoForwardContext(CoreError):
+    """An attention op ran outside `set_forward_context`: `op` names it."""
+
+    def __init__(self, op: str) -> None:
+        super().__init__(op)
+        self.op = op
+
+    def __str__(self) -> str:
+        return f"{self.op} was called outside set_forward_context: there is no KV cache to use"
+
+
+class UnknownLayer(CoreError):
+    """A layer name that the forward context does not hold: `layer`, `held`."""
+
+    def __init__(self, layer: str, held: tuple[str, ...]) -> None:
+        super().__init__(layer, held)
+        self.layer, self.held = layer, held
+
+    def __str__(self) -> str:
+        return f"the forward context has no layer {self.layer!r}; it holds {len(self.held)} layers"
+
+
+class OutOfBlocks(CoreError):
+    """The KV cache has no free block left: `wanted` were asked for, `free` are there."""
+
+    def __init__(self, wanted: int, free: int) -> None:
+        super().__init__(wanted, free)
+        self.wanted, self.free = wanted, free
+
+    def __str__(self) -> str:
+        return f"the KV cache has {self.free} free blocks, {self.wanted} are needed"
