@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,10 +13,14 @@ from graphkiln.cli.commands import cache, key, precompile, warm
 from graphkiln.cli.errors import INTERRUPTED, Problem, UsageProblem, problem_of
 from graphkiln.cli.session import Session, json_text
 
+# The root of what the parser raises has no name that all versions of typer share.
+PARSER_ERROR: Any = typer.BadParameter.__mro__[2]
+
 app = typer.Typer(
     name="graphkiln",
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Compiles a model's graphs before the server starts, and proves that a start used them.",
     epilog="Exit status: 0 yes, 1 no, 2 bad input, 3 cannot be known from here, 4 not on this machine.",
 )
@@ -93,11 +97,11 @@ def failed(words: list[str], error: Exception) -> int:
 
 def usage_problem(error: Exception) -> Problem | None:
     """Returns an error of the parser's as one of ours; it knows the command whose --help is the hint."""
-    if not isinstance(error, typer.TyperException):
+    if not isinstance(error, PARSER_ERROR):
         return None
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "graphkiln"
-    sentence = error.format_message()
+    sentence = error.format_message().removesuffix(".")
     return problem_of(UsageProblem(sentence[:1].lower() + sentence[1:], f"{path} --help says what it takes"))
 
 
