@@ -1,0 +1,150 @@
+"""The store: finds entries, begins new ones, sets damaged ones aside, keeps the ledger of starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphkiln.cache.errors import AmbiguousEntry, CacheError, EntryDamaged, EntryNotFound
+from graphkiln.cache.factors.key import SHORT_DIGITS
+from graphkiln.cache.store.draft import Draft
+from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.ledger import append_start, read_starts
+from graphkiln.cache.store.locks import build_lock
+from graphkiln.cache.store.manifest import HEADER_FILE
+from graphkiln.cache.store.oserrors import typed_os_errors, unusable
+from graphkiln.cache.store.publish import PUBLISH_LOCK_S, publish_lock_name
+from graphkiln.cache.store.quarantine import move_aside
+from graphkiln.cache.store.root import CacheRoot
+
+_FOLDER = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}")
+_HEX = re.compile(r"[0-9a-f]{1,64}")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A folder with an entry's name whose header is not sound."""
+
+    path: Path
+    error: EntryDamaged
+
+
+class Store:
+    """The entries of one cache. Reading creates nothing, writes nothing and takes no lock.
+
+    `folder` is a cache folder given explicitly: entries lie in it by key as anywhere else, locks
+    and the like in `<folder>/.graphkiln`, and nothing of the store touches `root` then.
+    """
+
+    def __init__(self, root: CacheRoot, folder: Path | None = None) -> None:
+        self.root = root if folder is None else CacheRoot.of_folder(folder)
+
+    def find(self, lookup: str) -> list[Entry]:
+        """Return the entries with this lookup, newest first."""
+        return [entry for entry in self._sound() if entry.lookup == lookup]
+
+    def entries(self) -> list[Entry | Broken]:
+        """Return every entry, newest first, and after them the broken ones."""
+        found = [self._open(path) for path in self._folders()]
+        broken = [entry for entry in found if isinstance(entry, Broken)]
+        sound = [entry for entry in found if isinstance(entry, Entry)]
+        return [*sorted(sound, key=lambda entry: (entry.created, entry.key), reverse=True), *broken]
+
+    def resolve(self, ref: str) -> Entry:
+        """Return the entry that `ref` names: a key, a unique prefix of one, a label, or a path.
+
+        `EntryNotFound`, `AmbiguousEntry`, or `EntryDamaged` when it names a broken one.
+        """
+        path = Path(ref)
+        if os.sep in ref or ref in (".", ".."):
+            if not os.path.lexists(path):
+                raise EntryNotFound(ref)
+            return Entry(Path(os.path.abspath(path)))
+        sound = self._sound()
+        is_hex = _HEX.fullmatch(ref) is not None
+        matches = [entry for entry in sound if is_hex and entry.key.startswith(ref)]
+        matches = matches or [entry for entry in sound if entry.state.label == ref]
+        if len(matches) > 1:
+            raise AmbiguousEntry(ref, tuple(entry.key for entry in matches))
+        if matches:
+            return matches[0]
+        for broken in self.entries():
+            if isinstance(broken, Broken) and is_hex and broken.path.name.startswith(ref[:SHORT_DIGITS]):
+                raise broken.error
+        if os.path.lexists(path / HEADER_FILE):
+            return Entry(Path(os.path.abspath(path)))
+        raise EntryNotFound(ref)
+
+    def draft(self, key: str) -> Draft:
+        """Return a new entry in the making, to be entered with `with`."""
+        return Draft(self.root, key)
+
+    def set_aside(
+        self, entry: Entry | Broken, reason: Mapping[str, Any], only_if_damaged: bool = False
+    ) -> Path | None:
+        """Move an entry into quarantine with a reason; return its quarantine folder.
+
+        None where that is not possible (a read-only root) or not needed any more: another process
+        put a new entry in its place or, with `only_if_damaged`, a second look finds it sound.
+        """
+        short = entry.path.name
+        try:
+            with (
+                build_lock(self.root, publish_lock_name(short), PUBLISH_LOCK_S, "setting an entry aside"),
+                typed_os_errors(self.root.path),
+            ):
+                if not _still_there(entry, only_if_damaged):
+                    return None
+                return move_aside(self.root, entry.path, short, reason)
+        except CacheError as error:
+            _log.warning("entry %s could not be set aside: %s", short, error)
+            return None
+
+    def record_start(self, line: Mapping[str, Any]) -> bool:
+        """Note one start in the ledger; False where that is not possible, which is never an error."""
+        return append_start(self.root, line)
+
+    def starts(self) -> list[dict[str, Any]]:
+        """Return the noted starts, oldest first."""
+        return read_starts(self.root.ledger)
+
+    def _sound(self) -> list[Entry]:
+        return [entry for entry in self.entries() if isinstance(entry, Entry)]
+
+    def _open(self, path: Path) -> Entry | Broken:
+        try:
+            entry = Entry(path)
+        except EntryDamaged as error:
+            return Broken(path, error)
+        if entry.short != path.name:
+            return Broken(
+                path, EntryDamaged(path.name, HEADER_FILE, "schema", f"its key begins {entry.short}")
+            )
+        return entry
+
+    def _folders(self) -> list[Path]:
+        try:
+            names = os.listdir(self.root.cache)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise unusable(self.root.cache, error) from error
+        return [self.root.cache / name for name in sorted(names) if _FOLDER.fullmatch(name)]
+
+
+def _still_there(entry: Entry | Broken, only_if_damaged: bool) -> bool:
+    """Say whether what lies there now is what was seen, and still deserves to be moved away."""
+    try:
+        now = Entry(entry.path)
+    except EntryDamaged:
+        return os.path.lexists(entry.path)
+    if isinstance(entry, Broken) or now.identity != entry.identity:
+        return False
+    return not only_if_damaged or any(fault.kind != "extra" for fault in now.verify())
