@@ -1,0 +1,197 @@
+"""One Dynamo trace of one module: the only place that runs Dynamo.
+
+Tried on torch 2.13.0 (run), read in 2.11.0. Private: `CheckFunctionManager.__init__` (the output
+graph is its second argument in both), `reset_code`, `TracingContext`, the config entries' defaults.
+
+The trace stops as soon as the graph is known: nothing is executed, and what Dynamo cached for the
+code object is dropped again, so that no later call can run into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import unittest.mock
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import exc, guards, reset_code
+from torch._guards import TracingContext
+
+from graphkiln.core.errors import Bypass, CompileError
+from graphkiln.core.trace.ambient import refuse_modes, serving_state
+from graphkiln.core.trace.inlined import Inlined, record_inlined
+from graphkiln.core.trace.paths import Aliases
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What one trace left: the graph, its inputs, the guards with the objects they saw, what was inlined."""
+
+    graph: fx.GraphModule
+    example_inputs: tuple[Any, ...]
+    guard_entries: tuple[Any, ...]
+    aliases: Aliases
+    inlined: Inlined
+    shape_env: Any
+
+    @property
+    def tokens(self) -> frozenset[sympy.Symbol]:
+        """The symbols that stand for the token count: those of the graph's inputs, and those equal to one."""
+        found: set[sympy.Symbol] = set()
+        for node in self.graph.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            value = node.meta.get("example_value")
+            sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+            for size in sizes:
+                if isinstance(size, torch.SymInt):
+                    found |= size.node.expr.free_symbols
+        ties = {symbol for symbol, same in self.shape_env.replacements.items() if same in found}
+        return frozenset(found | ties)
+
+
+class _GraphKnown(Exception):
+    """Ends the traced call once the backend has the graph."""
+
+
+def capture(module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str, tuple[int, ...]]) -> Capture:
+    """Returns the graph of `module.forward` on `arguments`, dim by dim dynamic as `dynamic` says.
+
+    `arguments` are positional and never written to. Raises CompileError for a graph break or a
+    dimension that the code makes constant, Bypass for what leaves no record.
+    """
+    refuse_modes()
+    forward = type(module).forward
+    code = forward.__code__
+    names = forward.__code__.co_varnames[1 : 1 + len(arguments)]
+    marked = [_marked(value, dynamic.get(name, ())) for name, value in zip(names, arguments, strict=True)]
+    root_names = frozenset(forward.__globals__)
+    caught: dict[str, Any] = {}
+
+    def backend(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        context = TracingContext.get()
+        assert context.fake_mode is not None
+        caught.setdefault("graphs", []).append(graph)
+        caught.update(inputs=tuple(example_inputs), shape_env=context.fake_mode.shape_env)
+
+        def stop(*args: Any) -> Any:
+            raise _GraphKnown
+
+        return stop
+
+    def keep_no_guard(entries: Sequence[Any]) -> Sequence[bool]:
+        output = outputs[-1]
+        caught["guards"] = tuple(entries)
+        # Now and not later: Dynamo takes its invented globals away when the compile is over.
+        caught["aliases"] = Aliases(
+            imports=dict(output.import_sources),
+            builtins_name=output.name_of_builtins_dict_key_in_fglobals,
+            global_scope=dict(output.global_scope),
+            root_module=str(forward.__globals__.get("__name__")),
+            root_names=root_names,
+        )
+        return [False] * len(entries)
+
+    reset_code(code)
+    try:
+        with _pinned_dynamo(), serving_state(), record_inlined(code) as inlined, _output_graph() as outputs:
+            compiled = torch.compile(
+                module.forward,
+                fullgraph=True,
+                dynamic=False,
+                backend=backend,
+                options={"guard_filter_fn": keep_no_guard},
+            )
+            try:
+                compiled(*marked)
+            except _GraphKnown:
+                pass
+            except Exception as error:
+                inlined.raise_refusal()
+                raise _translated(module, error) from error
+    finally:
+        reset_code(code)
+    inlined.raise_refusal()
+    if len(caught.get("graphs", [])) != 1:
+        raise CompileError(type(module).__qualname__, "its forward runs no tensor operation", "nothing to compile")
+    return Capture(
+        graph=caught["graphs"][0],
+        example_inputs=caught["inputs"],
+        guard_entries=caught["guards"],
+        aliases=caught["aliases"],
+        inlined=inlined,
+        shape_env=caught["shape_env"],
+    )
+
+
+def _marked(value: Any, dims: tuple[int, ...]) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    # A mark is an attribute of the tensor: put it on a private copy and not on the caller's.
+    private = value.detach().clone()
+    for dim in dims:
+        torch._dynamo.mark_dynamic(private, dim if dim >= 0 else private.dim() + dim)
+    return private
+
+
+@contextlib.contextmanager
+def _pinned_dynamo() -> Iterator[None]:
+    """Dynamo's own defaults, whatever the process or its environment set: one trace, one outcome."""
+    defaults = {
+        name: entry.default
+        for name, entry in dynamo_config._config.items()
+        if isinstance(entry.default, (bool, int, float, str, type(None)))
+        and getattr(entry, "alias", None) is None
+        and not getattr(entry, "deprecated", False)
+    }
+    pinned = {
+        "automatic_dynamic_shapes": False,
+        "automatic_dynamic_local_pgo": False,
+        "automatic_dynamic_remote_pgo": False,
+        "suppress_errors": False,
+        "verbose": False,
+    }
+    known = {name: value for name, value in pinned.items() if name in dynamo_config._config}
+    with dynamo_config.patch({**defaults, **known}):
+        yield
+
+
+@contextlib.contextmanager
+def _output_graph() -> Iterator[list[Any]]:
+    found: list[Any] = []
+    original = guards.CheckFunctionManager.__init__
+
+    def init(self: Any, f_code: Any, output_graph: Any, *args: Any, **kwargs: Any) -> None:
+        found.append(output_graph)
+        original(self, f_code, output_graph, *args, **kwargs)
+
+    with unittest.mock.patch.object(guards.CheckFunctionManager, "__init__", init):
+        yield found
+
+
+def _translated(module: torch.nn.Module, error: Exception) -> Exception:
+    name = type(module).__qualname__
+    for cause in _causes(error):
+        if isinstance(cause, (Bypass, CompileError)):
+            return cause
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0] if lines else type(error).__name__
+    if isinstance(error, exc.UserError) and "onstraint" in type(error).__name__ + str(error):
+        return CompileError(name, f"its code makes a dynamic dimension constant: {reason}", "see -vv for the place")
+    if isinstance(error, exc.Unsupported):
+        where = next((line for line in reversed(lines) if line.startswith("File ")), "")
+        return CompileError(name, f"it cannot be traced as one graph: {reason} {where}".strip(), "see -vv")
+    return CompileError(name, f"tracing ended with {type(error).__name__}: {reason}", "see -vv for the whole report")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
