@@ -15,6 +15,9 @@ from graphkiln.core.errors import ModelError, UnsupportedModel
 # A text decoder with a head that gives logits; other endings are classifiers, encoders or pictures.
 _SERVED_ENDINGS = ("ForCausalLM", "LMHeadModel")
 
+# transformers recomputes their frequencies from the positions of each call.
+_LENGTH_DEPENDENT_ROPES = ("dynamic", "longrope")
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -40,6 +43,7 @@ def find_architecture(ref: str, config: Mapping[str, Any]) -> Architecture:
         source = _read(path)
         if re.search(rf"^class {re.escape(name)}\(", source, re.MULTILINE):
             _check_attention(ref, name, source)
+            _check_rotary(ref, config)
             return Architecture(name, f"transformers.models.{package}.modeling_{package}")
     raise UnsupportedModel(
         ref,
@@ -98,6 +102,17 @@ def _check_attention(ref: str, name: str, source: str) -> None:
             ref,
             f"the attention of {name} cannot be replaced (it does not use transformers' attention interface)",
             "write the model as a module with the attention ops and give it as module:factory",
+        )
+
+
+def _check_rotary(ref: str, config: Mapping[str, Any]) -> None:
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, Mapping) else None
+    if kind in _LENGTH_DEPENDENT_ROPES:
+        raise UnsupportedModel(
+            ref,
+            f"its rotary frequencies follow the longest request (rope type {kind!r}), no graph can hold them",
+            "set a rope type with fixed frequencies in config.json, e.g. yarn, if the model allows it",
         )
 
 

@@ -37,8 +37,8 @@ def build(
     if source.kind == "factory":
         return build_from_factory(source, deployment)
     dtype = getattr(torch, source.dtype)
-    model = _on_meta(source, dtype)
-    layers = probe(source.label, model)
+    model = _on_meta(source, deployment.model, dtype).eval()
+    layers = probe(deployment.model, model)
     model = _with_weights(source, deployment, model, weights, dtype)
     if attention == "paged":
         _name_layers(model.base_model, layers)
@@ -49,7 +49,7 @@ def build(
     return _served(source, model, layers if attention == "paged" else (), dtype)
 
 
-def _on_meta(source: ModelSource, dtype: torch.dtype) -> Any:
+def _on_meta(source: ModelSource, ref: str, dtype: torch.dtype) -> Any:
     """The causal language model with shapes and no memory."""
     cls = _model_class(source)
     try:
@@ -57,10 +57,9 @@ def _on_meta(source: ModelSource, dtype: torch.dtype) -> Any:
         with torch.device("meta"):
             return cls._from_config(config, dtype=dtype, attn_implementation="eager")
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
-            source.label,
-            f"config.json does not describe a {cls.__name__}: {type(error).__name__}: {reason}",
+            ref,
+            f"config.json does not describe a {cls.__name__}: {type(error).__name__}: {_one_line(error)}",
             "use the config.json that the model came with",
         ) from error
 
@@ -74,26 +73,27 @@ def _model_class(source: ModelSource) -> Any:
 def _with_weights(
     source: ModelSource, deployment: Deployment, model: Any, weights: Weights, dtype: torch.dtype
 ) -> Any:
+    ref = deployment.model
     if weights == "empty":
-        assign_empty(source.label, model)
+        assign_empty(ref, model)
     elif source.path is None or deployment.load_format == "dummy":
-        assign_random(source.label, model, deployment.seed)
+        assign_random(ref, model, deployment.seed)
     else:
-        stored = stored_tensors(source.label, source.path)
+        stored = stored_tensors(ref, source.path)
         try:
             if model._get_dtype_plan(dtype):
                 raise NeedsConversion("some tensors stay in float32")
-            assign_stored(source.label, model, stored)
-        except NeedsConversion as need:
-            return _converted(source, model, dtype, str(need))
+            assign_stored(ref, model, stored)
+        except NeedsConversion:
+            return _converted(ref, source.path, model, dtype)
     return model
 
 
-def _converted(source: ModelSource, model: Any, dtype: torch.dtype, missing: str) -> Any:
+def _converted(ref: str, folder: Path, model: Any, dtype: torch.dtype) -> Any:
     """The model as transformers' own loader gives it, which knows how old and fused weights are renamed."""
     try:
         loaded, info = type(model).from_pretrained(
-            source.path,
+            folder,
             config=copy.deepcopy(model.config),
             dtype=dtype,
             attn_implementation="eager",
@@ -101,21 +101,25 @@ def _converted(source: ModelSource, model: Any, dtype: torch.dtype, missing: str
             local_files_only=True,
         )
     except (RuntimeError, ValueError, KeyError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise WeightsDamaged(
-            source.label,
-            f"transformers cannot load its weights: {reason}",
+            ref,
+            f"transformers cannot load its weights: {_one_line(error)}",
             "check the weights and config.json",
         ) from error
     lacking = sorted(info["missing_keys"])
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise WeightsDamaged(
-            source.label,
+            ref,
             f"{lacking[0]}{more} is in no weight file",
             "use the weights that belong to this config.json",
         )
     return loaded
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _name_layers(base_model: Any, layers: tuple[AttentionLayer, ...]) -> None:

@@ -22,6 +22,8 @@ _PROBE_NAME = "graphkiln_probe"
 _PROBE_TOKENS = 7
 _REMEDY = "write the model as a module with the attention ops and give it as module:factory"
 
+_CARRIED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+
 # Keyword arguments that change nothing in what attention computes over one batch of tokens.
 _NO_EFFECT = frozenset(
     {
@@ -40,6 +42,7 @@ def probe(ref: str, model: Any) -> tuple[AttentionLayer, ...]:
 
     Raises UnsupportedModel, naming the layer and the argument, for what the ops do not carry.
     """
+    _check_kinds(ref, model)
     recorder = _Recorder(ref, model.base_model)
     with _recording(model, recorder), torch.no_grad():
         tokens = torch.zeros(1, _PROBE_TOKENS, dtype=torch.int64, device="meta")
@@ -56,9 +59,30 @@ def probe(ref: str, model: Any) -> tuple[AttentionLayer, ...]:
                 f"its forward cannot be run on shapes: {type(error).__name__}: {_first_line(error)}",
                 _REMEDY,
             ) from error
-    if not recorder.layers:
+    layers = tuple(recorder.layers.values())
+    _check_count(ref, model, layers)
+    return layers
+
+
+def _check_kinds(ref: str, model: Any) -> None:
+    """Refuses a model that keeps anything from token to token besides keys and values."""
+    kinds = sorted(
+        set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - _CARRIED_LAYER_TYPES
+    )
+    if kinds:
+        raise UnsupportedModel(ref, f"it has layers of type {kinds[0]}, which are not carried", _REMEDY)
+    if getattr(model, "_is_stateful", False):
+        raise UnsupportedModel(ref, "it keeps a state besides keys and values, which is not carried", _REMEDY)
+
+
+def _check_count(ref: str, model: Any, layers: tuple[AttentionLayer, ...]) -> None:
+    if not layers:
         raise UnsupportedModel(ref, f"no attention of {type(model).__name__} reached the bridge", _REMEDY)
-    return tuple(recorder.layers.values())
+    count = getattr(model.config.get_text_config(), "num_hidden_layers", len(layers))
+    if len(layers) < count:
+        raise UnsupportedModel(
+            ref, f"only {len(layers)} of its {count} layers have attention that reached the bridge", _REMEDY
+        )
 
 
 class _Recorder:
