@@ -96,7 +96,7 @@ class EntryFiles:
 
     @contextmanager
     def reading(self, file: str) -> Iterator[None]:
-        """Turn an error of reading `file` into `EntryDamaged`, or `RootUnusable` where it is not the file's."""
+        """Turn an error of reading `file` into `EntryDamaged`, or `RootUnusable` if it is not of the file."""
         try:
             yield
         except DocumentFault as fault:
