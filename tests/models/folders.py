@@ -1,0 +1,26 @@
+"""Tiny models of transformers' own making."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 128,
+}
+
+
+def causal_lm(model_type: str, **config: Any) -> Any:
+    """Returns a seeded causal language model with eager attention."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    made = AutoConfig.for_model(model_type, **{**SMALL, **config})
+    return AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()

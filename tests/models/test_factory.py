@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import ModelError
+from graphkiln.core.models.load import build
+from graphkiln.core.models.served import ServedModel
+from graphkiln.core.models.source import identify
+
+MODULE = """
+from __future__ import annotations
+import torch
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 4)
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.embed(ids) * scale
+
+class WithExamples(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, 2)
+
+    def example_inputs(self, num_tokens):
+        return (torch.ones(num_tokens, self.linear.in_features),)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+def plain():
+    return Plain()
+
+def sized(deployment):
+    return WithExamples(deployment.block_size)
+
+def broken():
+    raise RuntimeError("no luck")
+
+def wrong():
+    return 3
+
+number = 4
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toy_models.py").write_text(MODULE)
+    (tmp_path / "toy_broken.py").write_text("import no_such_dependency\n")
+    (tmp_path / "toy_raises.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("toy_models", "toy_broken", "toy_raises"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def built(name: str, dtype: str = "auto") -> ServedModel:
+    deployment = Deployment(name, dtype=dtype)
+    return build(identify(deployment), deployment)
+
+
+def test_the_factory_s_module_is_the_backbone() -> None:
+    served = built("toy_models:plain")
+    assert type(served.backbone).__name__ == "Plain"
+    assert not served.backbone.training
+    assert not any(p.requires_grad for p in served.backbone.parameters())
+    inputs = served.example_inputs(20)
+    assert [(t.dtype, tuple(t.shape)) for t in inputs] == [(torch.int64, (20,))] * 2
+    hidden = served.backbone(*inputs)
+    assert served.compute_logits(hidden) is hidden
+    assert (served.layers, served.vocab_size, served.max_model_len) == ((), None, 2048)
+
+
+def test_a_factory_may_ask_for_the_deployment_and_give_its_own_inputs() -> None:
+    served = built("toy_models:sized", dtype="bfloat16")
+    assert served.dtype == torch.bfloat16
+    assert [tuple(t.shape) for t in served.example_inputs(3)] == [(3, 16)]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("toy_models.sub:make", "there is no module 'toy_models.sub'"),
+        ("toy_models:absent", "module toy_models has no 'absent'"),
+        ("toy_models:number", "is not callable"),
+        ("toy_models:broken", "the factory failed: RuntimeError: no luck"),
+        ("toy_models:wrong", "the factory returned a int"),
+        ("toy_broken:make", "importing toy_broken failed: No module named 'no_such_dependency'"),
+        ("toy_raises:make", "importing toy_raises failed: ZeroDivisionError"),
+    ],
+)
+def test_what_is_wrong_with_a_factory_is_named(name: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason) as caught:
+        built(name)
+    assert caught.value.remedy
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+import graphkiln.core.ops.attention as attention_module
+from graphkiln.core.ops.errors import NoForwardContext, UnknownLayer
+from graphkiln.core.ops.forward_context import ForwardContext, get_forward_context, set_forward_context
+from graphkiln.core.ops.kv_cache import BlockAllocator, KVCache, blocks_needed, build_metadata, make_kv_caches
+from graphkiln.core.ops.layer import AttentionLayer
+
+CPU = torch.device("cpu")
+BLOCK = 4
+PLAIN = AttentionLayer("layer", heads=4, kv_heads=2, head_size=8, value_size=8, scale=0.3)
+LAYERS = {
+    "grouped heads": PLAIN,
+    "as many key heads": replace(PLAIN, kv_heads=4),
+    "a window": replace(PLAIN, window=3),
+    "a window of one": replace(PLAIN, window=1),
+    "a softcap": replace(PLAIN, softcap=0.7),
+    "values of another size": replace(PLAIN, value_size=5),
+    "all together": replace(PLAIN, kv_heads=1, window=5, softcap=2.0, value_size=3),
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+class Sequence:
+    """One request's tokens, known in full from the start, and how far it has come."""
+
+    def __init__(self, layer: AttentionLayer, length: int) -> None:
+        self.query = torch.randn(length, layer.heads, layer.head_size)
+        self.key = torch.randn(length, layer.kv_heads, layer.head_size)
+        self.value = torch.randn(length, layer.kv_heads, layer.value_size)
+        self.length, self.done = length, 0
+        self.blocks: list[int] = []
+
+    def reference(self, layer: AttentionLayer) -> torch.Tensor:
+        """Dense attention over the whole request, written down token by token."""
+        out = torch.empty(self.length, layer.heads, layer.value_size)
+        for at in range(self.length):
+            first = 0 if layer.window is None else max(0, at + 1 - layer.window)
+            for head in range(layer.heads):
+                shared = head // (layer.heads // layer.kv_heads)
+                scores = (self.key[first : at + 1, shared] @ self.query[at, head]) * layer.scale
+                if layer.softcap is not None:
+                    scores = torch.tanh(scores / layer.softcap) * layer.softcap
+                out[at, head] = torch.softmax(scores, 0) @ self.value[first : at + 1, shared]
+        return out
+
+
+def step(
+    layer: AttentionLayer,
+    caches: dict[str, KVCache],
+    allocator: BlockAllocator,
+    work: list[tuple[Sequence, int]],
+    padding: int = 0,
+) -> list[torch.Tensor]:
+    """Runs both ops on the next tokens of some sequences; returns each one's output."""
+    for sequence, count in work:
+        wanted = blocks_needed(sequence.done + count, BLOCK) - len(sequence.blocks)
+        sequence.blocks += allocator.take(wanted)
+    counts = [count for _, count in work]
+    metadata = build_metadata(
+        counts, [s.done + count for s, count in work], [s.blocks for s, _ in work], BLOCK, CPU
+    )
+
+    def rows(name: str) -> torch.Tensor:
+        parts = [getattr(s, name)[s.done : s.done + count] for s, count in work]
+        return torch.cat([*parts, torch.full_like(parts[0][:1], 7.0).expand(padding, -1, -1)])
+
+    query, key, value = rows("query"), rows("key"), rows("value")
+    output = torch.full((query.shape[0], layer.heads, layer.value_size), float("nan"))
+    with set_forward_context(ForwardContext(caches, metadata, {layer.name: layer})):
+        written = torch.ops.graphkiln.unified_kv_cache_update(key, value, layer.name)
+        assert written.numel() == 0
+        torch.ops.graphkiln.unified_attention_with_output(query, key, value, output, layer.name, written)
+    assert torch.equal(output[sum(counts) :], torch.zeros(padding, layer.heads, layer.value_size))
+    for sequence, count in work:
+        sequence.done += count
+    return list(output[: sum(counts)].split(counts))
+
+
+def cache_for(layer: AttentionLayer, num_blocks: int) -> tuple[dict[str, KVCache], BlockAllocator]:
+    caches = make_kv_caches([layer], num_blocks, BLOCK, torch.float32, CPU)
+    for cache in caches.values():
+        # A slot that was never written must not be read.
+        cache.key.fill_(float("nan"))
+        cache.value.fill_(float("nan"))
+    return caches, BlockAllocator(num_blocks)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_prefill_then_decode_equals_dense_attention(name: str) -> None:
+    layer = LAYERS[name]
+    caches, allocator = cache_for(layer, 5)
+    sequence = Sequence(layer, 17)
+    got = step(layer, caches, allocator, [(sequence, 9)])
+    got += [step(layer, caches, allocator, [(sequence, 1)])[0] for _ in range(8)]
+    torch.testing.assert_close(torch.cat(got), sequence.reference(layer))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_batches_that_mix_prefill_chunks_and_decodes_equal_each_alone(name: str) -> None:
+    layer = LAYERS[name]
+    chance = random.Random(0)
+    caches, allocator = cache_for(layer, 20)
+    sequences = [Sequence(layer, length) for length in (1, 6, 13, 20)]
+    outputs: dict[int, list[torch.Tensor]] = {index: [] for index in range(len(sequences))}
+    while any(s.done < s.length for s in sequences):
+        ready = [(i, s) for i, s in enumerate(sequences) if s.done < s.length and chance.random() < 0.8]
+        work = [(s, chance.randint(1, min(5, s.length - s.done))) for _, s in ready]
+        if not work:
+            continue
+        for (index, _), output in zip(
+            ready, step(layer, caches, allocator, work, chance.randint(0, 3)), strict=True
+        ):
+            outputs[index].append(output)
+    for index, sequence in enumerate(sequences):
+        torch.testing.assert_close(torch.cat(outputs[index]), sequence.reference(layer))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_scores_computed_in_parts_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = LAYERS[name]
+    sequence = Sequence(layer, 19)
+    whole = step(layer, *cache_for(layer, 5), [(sequence, 19)])[0]
+    monkeypatch.setattr(attention_module, "_MAX_SCORES", 4 * 19 * 3)
+    sequence.done, sequence.blocks = 0, []
+    torch.testing.assert_close(step(layer, *cache_for(layer, 5), [(sequence, 19)])[0], whole)
+
+
+def test_blocks_given_back_serve_another_request() -> None:
+    caches, allocator = cache_for(PLAIN, 3)
+    for length in (12, 5, 9):
+        sequence = Sequence(PLAIN, length)
+        output = step(PLAIN, caches, allocator, [(sequence, length)])[0]
+        torch.testing.assert_close(output, sequence.reference(PLAIN))
+        allocator.give_back(sequence.blocks)
+
+
+def test_an_op_outside_a_context_is_a_typed_error() -> None:
+    with pytest.raises(NoForwardContext, match="unified_kv_cache_update"):
+        torch.ops.graphkiln.unified_kv_cache_update(torch.zeros(1, 2, 8), torch.zeros(1, 2, 8), "layer")
+    with pytest.raises(NoForwardContext):
+        get_forward_context()
+
+
+def test_a_layer_that_the_context_does_not_hold_is_named() -> None:
+    caches, _ = cache_for(PLAIN, 1)
+    metadata = build_metadata([1], [1], [[0]], BLOCK, CPU)
+    with (
+        set_forward_context(ForwardContext(caches, metadata, {"layer": PLAIN})),
+        pytest.raises(UnknownLayer, match="'other'"),
+    ):
+        torch.ops.graphkiln.unified_kv_cache_update(torch.zeros(1, 2, 8), torch.zeros(1, 2, 8), "other")
+
+
+def test_contexts_nest() -> None:
+    caches, _ = cache_for(PLAIN, 1)
+    metadata = build_metadata([1], [1], [[0]], BLOCK, CPU)
+    outer = ForwardContext(caches, metadata, {"layer": PLAIN})
+    inner = ForwardContext({}, metadata, {})
+    with set_forward_context(outer):
+        with set_forward_context(inner):
+            assert get_forward_context() is inner
+        assert get_forward_context() is outer
+
+
+def test_shapes_are_enough_for_the_fake_implementations() -> None:
+    key = torch.empty(5, 2, 8, device="meta")
+    query = torch.empty(5, 4, 8, device="meta")
+    written = torch.ops.graphkiln.unified_kv_cache_update(key, key, "layer")
+    assert tuple(written.shape) == (0,)
+    torch.ops.graphkiln.unified_attention_with_output(
+        query, key, key, torch.empty_like(query), "layer", written
+    )
+
+
+def test_the_ops_follow_the_rules_of_torch_library() -> None:
+    caches, _ = cache_for(PLAIN, 1)
+    metadata = build_metadata([3], [3], [[0]], BLOCK, CPU)
+    key, query = torch.randn(3, 2, 8), torch.randn(3, 4, 8)
+    checks = ("test_schema", "test_faketensor")
+    with set_forward_context(ForwardContext(caches, metadata, {"layer": PLAIN})):
+        update = torch.ops.graphkiln.unified_kv_cache_update.default
+        torch.library.opcheck(update, (key, key, "layer"), test_utils=checks)
+        update(key, key, "layer")
+        attend = torch.ops.graphkiln.unified_attention_with_output.default
+        arguments = (query, key, key, torch.empty_like(query), "layer", None)
+        torch.library.opcheck(attend, arguments, test_utils=checks)
