@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 from graphkiln.cli.errors import UsageProblem
 
 CONFIG = "--compilation-config"
+# The names inside it are Inductor's, and have dots of their own.
+DOTTED_FIELD = "inductor_compile_config"
 LEVEL = "--optimization-level"
 FLAGS = ("-v", "-vv", "--verbose", "-q", "--quiet")
 ROOT = "--cache-root"
@@ -79,7 +81,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 def nested(name: str, value: Any) -> dict[str, Any]:
     """Returns {"a": {"b": value}} for the option name `-cc.a.b`."""
-    path = name.split(".")[1:]
+    path = name.split(".", 2 if f".{DOTTED_FIELD}." in name else -1)[1:]
     if not all(path):
         refuse(f"{name}: a field name is empty")
     for part in reversed(path):

@@ -14,7 +14,8 @@ from graphkiln.cli.errors import UsageProblem
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
-    from graphkiln.core import CompilationConfig, Deployment
+    from graphkiln.core.config.compilation import CompilationConfig
+    from graphkiln.core.deployment import Deployment
 
 DEPLOYMENT = "What is served"
 TARGET = "Where it runs"
@@ -105,7 +106,8 @@ class Asked:
 
     def build(self) -> tuple[Deployment, CompilationConfig]:
         """Returns the two checked objects; a value that they refuse is bad usage."""
-        from graphkiln.core import CompilationConfig, Deployment
+        from graphkiln.core.config.compilation import CompilationConfig
+        from graphkiln.core.deployment import Deployment
 
         try:
             return Deployment(**self.deployment), CompilationConfig.from_user(dict(self.config))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from graphkiln.cache.factors.key import FACTOR_NAMES
 from graphkiln.cli.show.numbers import count_text
 from graphkiln.cli.show.start import decision_lines
 from graphkiln.cli.show.table import below, facts, table
@@ -16,32 +17,30 @@ if TYPE_CHECKING:
 
 
 def key_lines(report: KeyReport, style: Style, *, every_value: bool) -> list[str]:
-    pairs = [("key", report.key or "not known without a trace"), ("lookup", report.lookup)]
+    pairs = [
+        ("target", report.target),
+        ("key", report.key or "not known without a trace"),
+        ("lookup", report.lookup),
+    ]
     return [
         *facts(pairs, style),
         "",
         *factor_lines(report.hashes, report.factors, style, every_value=every_value),
-        *below(decision_lines(report.decisions, style)),
+        *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
     ]
 
 
 def factor_lines(
-    hashes: Mapping[str, str | None], factors: Mapping[str, Any], style: Style, *, every_value: bool
+    hashes: Mapping[str, str], factors: Mapping[str, Any], style: Style, *, every_value: bool
 ) -> list[str]:
     """Returns the table of factors, followed by all their values where `every_value`."""
-    values = {name: list(leaves(factors.get(name))) for name in hashes}
-    rows = [
-        (
-            name,
-            digest[:10] if digest else "",
-            count_text(len(values[name]), "value") if digest else "not known",
-        )
-        for name, digest in hashes.items()
-    ]
+    names = [name for name in FACTOR_NAMES if name in hashes]
+    values = {name: list(leaves(factors[name])) for name in names if name in factors}
+    held = {name: count_text(len(found), "value") for name, found in values.items()}
+    rows = [(name, hashes[name][:10], held.get(name, "not readable")) for name in names]
     lines = table(("factor", "hash", "holds"), rows, style)
-    if every_value:
-        for name in hashes:
-            lines += below(facts(values[name], style), style.bold(name))
+    for name, found in values.items() if every_value else ():
+        lines += below(facts(found, style), style.bold(name))
     return lines
 
 
@@ -60,6 +59,7 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 def key_json(report: KeyReport, model: str) -> dict[str, Any]:
     return {
         "model": model,
+        "target": report.target,
         "key": report.key,
         "lookup": report.lookup,
         "hashes": dict(report.hashes),

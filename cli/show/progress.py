@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.terminal import is_terminal
@@ -13,40 +13,19 @@ from graphkiln.cli.show.terminal import is_terminal
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-
-class Progress(Protocol):
-    """What `core` tells while it works."""
-
-    def phase(self, name: str) -> None: ...
-
-    def pieces(self, done: int, total: int) -> None: ...
-
-    def note(self, text: str) -> None: ...
+    from graphkiln.core.report import Progress
 
 
 @contextmanager
-def progress_for(session: Session) -> Iterator[Progress]:
+def progress_for(session: Session) -> Iterator[Progress | None]:
     """Gives the progress that fits the session and the stream; it is gone from a terminal afterwards."""
     if session.quiet:
-        yield Silent()
+        yield None
     elif not is_terminal(sys.stderr):
         yield Lines(session)
     else:
         with rich_progress() as rich:
             yield Bar(rich)
-
-
-class Silent:
-    """Says nothing."""
-
-    def phase(self, name: str) -> None:
-        pass
-
-    def pieces(self, done: int, total: int) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
 
 
 class Lines:

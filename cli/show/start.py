@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,12 @@ from graphkiln.cli.show.terminal import Style
 
 if TYPE_CHECKING:
     from graphkiln.cache.factors.difference import Difference
-    from graphkiln.core.report import CheckReport, Decision, StartReport
+    from graphkiln.core.report import CheckReport, StartReport
 
 
 def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
     """Returns the table of one start: facts, phases that add up to its wall time, check, decisions."""
+    saved = report.compiled_seconds if report.outcome == "hit" else None
     pairs = [
         (report.outcome, style.bold(f"{model} for {report.target}")),
         ("entry", str(report.entry_path or "")),
@@ -25,13 +26,14 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
         ("size", bytes_text(report.entry_bytes) if report.entry_bytes else ""),
         ("pieces", pieces_text(report)),
         ("did", counts_text(report.counts)),
+        ("saved", f"{seconds_text(saved)} s of compiling" if saved else ""),
     ]
     return [
         *facts(pairs, style),
         *below(reason_lines(report.reasons, style), style.bold("why it is no hit")),
         *below(phase_lines(report.phases, style)),
         *below(check_lines(report.check, style)),
-        *below(decision_lines(report.decisions, style)),
+        *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
         *below(list(report.notes)),
     ]
 
@@ -46,9 +48,9 @@ def pieces_text(report: StartReport) -> str:
     )
 
 
-def counts_text(counts: dict[str, int]) -> str:
+def counts_text(counts: Mapping[str, int]) -> str:
     """Returns what a start did as counts, zeros included: a hit says that it compiled nothing."""
-    return ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
 
 
 def phase_lines(phases: Sequence[tuple[str, float]], style: Style) -> list[str]:
@@ -64,13 +66,17 @@ def check_lines(check: CheckReport | None, style: Style) -> list[str]:
     if check is None:
         return []
     rows = [
-        (str(row.num_tokens), f"{row.max_abs_err:.2e}", "ok" if row.ok else "differs") for row in check.rows
+        (str(row.num_tokens), f"{row.max_abs_error:.2e}", f"{row.tolerance:.2e}", "yes" if row.ok else "no")
+        for row in check.rows
     ]
-    return table((">tokens checked", ">largest error", "compiled against eager"), rows, style)
+    return table((">tokens", ">largest error", ">allowed", "equals eager"), rows, style)
 
 
-def decision_lines(decisions: Iterable[Decision], style: Style) -> list[str]:
-    rows = [(row.field, value_text(row.asked), value_text(row.got), row.reason) for row in decisions]
+def decision_lines(decisions: Iterable[Mapping[str, Any]], style: Style) -> list[str]:
+    """Returns the table of what became something else than was asked, and why; headers store it as data."""
+    rows = [
+        (row["field"], value_text(row["asked"]), value_text(row["got"]), row["reason"]) for row in decisions
+    ]
     return table(("decided", "asked", "got", "because"), rows, style) if rows else []
 
 
@@ -98,6 +104,10 @@ def value_text(value: object) -> str:
     return text[:10] if is_digest else text
 
 
+def check_json(check: CheckReport) -> dict[str, Any]:
+    return {"ok": check.ok, "rows": [{**asdict(row), "ok": row.ok} for row in check.rows]}
+
+
 def start_json(report: StartReport, model: str) -> dict[str, Any]:
     """Returns the same facts as data; seconds are not rounded."""
     return {
@@ -111,8 +121,9 @@ def start_json(report: StartReport, model: str) -> dict[str, Any]:
         "pieces": asdict(report.pieces),
         "counts": dict(report.counts),
         "phases": [{"name": name, "seconds": seconds} for name, seconds in report.phases],
-        "wall_s": sum(seconds for _, seconds in report.phases),
-        "check": None if report.check is None else asdict(report.check),
+        "wall_seconds": report.seconds,
+        "compiled_seconds": report.compiled_seconds,
+        "check": None if report.check is None else check_json(report.check),
         "decisions": [asdict(decision) for decision in report.decisions],
         "reasons": [asdict(reason) for reason in report.reasons],
         "notes": list(report.notes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def snapshot(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Gives `snapshot(text)`, which compares with the stored text; UPDATE_SNAPSHOTS=1 stores it."""
-    name = request.node.name.removeprefix("test_").replace("[", "-").rstrip("]").replace(" ", "_")
+    name = re.sub(r"[^\w-]+", "-", request.node.name.removeprefix("test_")).strip("-")
     path = SNAPSHOTS / f"{name}.txt"
 
     def compare(text: str) -> None:

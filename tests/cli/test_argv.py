@@ -38,6 +38,7 @@ def test_a_level_is_one_option_however_it_is_spelled(words: list[str]) -> None:
         (["-cc.a=1", "-cc.a=2"], {"a": 2}),
         (["-cc.a=1", "-cc.a.b=2"], {"a": {"b": 2}}),
         (["-cc.text=a=b"], {"text": "a=b"}),
+        (["-cc.inductor_compile_config.cpp.threads=1"], {"inductor_compile_config": {"cpp.threads": 1}}),
         (["-cc.x=NaN"], {"x": "NaN"}),
     ],
 )
