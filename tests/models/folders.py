@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +21,17 @@ SMALL: dict[str, Any] = {
 
 def causal_lm(model_type: str, **config: Any) -> Any:
     """Returns a seeded causal language model with eager attention."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     torch.manual_seed(0)
-    made = AutoConfig.for_model(model_type, **{**SMALL, **config})
-    return AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
+    made = transformers().AutoConfig.for_model(model_type, **{**SMALL, **config})
+    return transformers().AutoModelForCausalLM.from_config(made, attn_implementation="eager").eval()
+
+
+def pretrained(folder: Path, dtype: Any = "auto") -> Any:
+    """Returns what transformers itself makes of a folder, with eager attention."""
+    auto = transformers().AutoModelForCausalLM
+    return auto.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+
+
+def transformers() -> Any:
+    """Returns the module, untyped as it is."""
+    return importlib.import_module("transformers")

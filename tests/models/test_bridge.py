@@ -69,12 +69,12 @@ def test_eager_attention_stays_available(served: ServedModel) -> None:
 
 
 def test_the_probe_leaves_no_name_behind(served: ServedModel) -> None:
-    from transformers.masking_utils import AttentionMaskInterface
-    from transformers.modeling_utils import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    assert "graphkiln" in AttentionInterface()
-    assert "graphkiln_probe" not in AttentionInterface()
-    assert not {"graphkiln", "graphkiln_probe"} & set(AttentionMaskInterface())
+    assert "graphkiln" in ALL_ATTENTION_FUNCTIONS
+    assert "graphkiln_probe" not in ALL_ATTENTION_FUNCTIONS
+    assert not {"graphkiln", "graphkiln_probe"} & set(ALL_MASK_ATTENTION_FUNCTIONS)
 
 
 def causal(batch: Any, head: Any, query: Any, key: Any) -> Any:

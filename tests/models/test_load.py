@@ -16,6 +16,7 @@ from graphkiln.core.models.source import identify
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.runner import dummy_context
 from tests.models.conftest import MakeFolder
+from tests.models.folders import pretrained
 
 
 def built(folder: Path, **fields: Any) -> ServedModel:
@@ -33,9 +34,7 @@ def logits(served: ServedModel, num_tokens: int) -> torch.Tensor:
 def transformers_logits(
     folder: Path, served: ServedModel, num_tokens: int, dtype: Any = "auto"
 ) -> torch.Tensor:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+    model = pretrained(folder, dtype)
     ids, positions = served.example_inputs(num_tokens)
     with torch.no_grad():
         output: torch.Tensor = model(
@@ -65,11 +64,9 @@ def test_another_dtype_than_the_files_is_bit_equal_too(make_folder: MakeFolder) 
 
 
 def test_every_parameter_and_buffer_is_that_of_from_pretrained(make_folder: MakeFolder) -> None:
-    from transformers import AutoModelForCausalLM
-
     folder = make_folder("qwen3", head_dim=16)
     ours = built(folder).backbone.get_submodule("model")
-    theirs = AutoModelForCausalLM.from_pretrained(folder).base_model
+    theirs = pretrained(folder).base_model
     for mine, its in (
         (ours.named_parameters(), theirs.named_parameters()),
         (ours.named_buffers(), theirs.named_buffers()),

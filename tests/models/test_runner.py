@@ -12,6 +12,7 @@ from graphkiln.core.models.source import identify
 from graphkiln.core.ops.errors import OutOfBlocks
 from graphkiln.core.runner import Batch, Request, Runner, dummy_context
 from tests.models.conftest import MakeFolder
+from tests.models.folders import pretrained
 
 PROMPT = [5, 17, 42, 9, 77, 3, 100]
 
@@ -52,10 +53,8 @@ def test_greedy_tokens_of_a_preset_equal_eager_s(model: str) -> None:
 def test_greedy_tokens_of_a_folder_equal_generate(
     make_folder: MakeFolder, model_type: str, config: dict[str, Any]
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
     folder = make_folder(model_type, initializer_range=0.2, eos_token_id=None, pad_token_id=0, **config)
-    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    model = pretrained(folder)
     prompt = torch.tensor([PROMPT])
     want = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=16, do_sample=False)
     assert runner_for(str(folder)).generate_greedy(PROMPT, 16) == want[0, len(PROMPT) :].tolist()

@@ -87,7 +87,7 @@ def step(
     assert torch.equal(output[sum(counts) :], torch.zeros(padding, layer.heads, layer.value_size))
     for sequence, count in work:
         sequence.done += count
-    return list(output[: sum(counts)].split(counts))
+    return list(torch.split(output[: sum(counts)], counts))
 
 
 def cache_for(layer: AttentionLayer, num_blocks: int) -> tuple[dict[str, KVCache], BlockAllocator]:
