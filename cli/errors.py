@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from graphkiln.cli.show.terminal import printable
+
 YES = 0
 NO = 1
 BAD_INPUT = 2
@@ -113,4 +115,4 @@ def os_problem(kind: str, error: OSError) -> Problem:
 
 def one_line(text: str) -> str:
     """Returns the text on one line, without the full stop that ends a paragraph."""
-    return " ".join(text.split()).removesuffix(".")
+    return printable(" ".join(text.split())).removesuffix(".")

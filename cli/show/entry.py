@@ -66,7 +66,7 @@ def rank_facts(entry: Entry, rank: str) -> dict[str, Any]:
 def entry_lines(entry: Mapping[str, Any], style: Style, *, every_value: bool) -> list[str]:
     header: Mapping[str, Any] = entry["header"]
     return [
-        *facts(head_pairs(entry, style), style),
+        *facts(head_pairs(entry), style),
         *below(fault_lines(entry["faults"], style)),
         "",
         *factor_lines(header["hashes"], entry["factors"], style, every_value=every_value),
@@ -77,14 +77,14 @@ def entry_lines(entry: Mapping[str, Any], style: Style, *, every_value: bool) ->
     ]
 
 
-def head_pairs(entry: Mapping[str, Any], style: Style) -> list[tuple[str, str]]:
+def head_pairs(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     header: Mapping[str, Any] = entry["header"]
     created = f"{header['created'][:19]}Z, {age_text(header['created'])}"
     versions = ", ".join(f"{name} {version}" for name, version in (header.get("versions") or {}).items())
     what = " ".join(str(header[name]) for name in ("model", "dtype") if header.get(name))
     faults = len(entry["faults"])
     return [
-        ("entry", style.bold(entry["id"])),
+        ("entry", entry["id"]),
         ("model", what),
         ("target", str(header.get("target", ""))),
         ("label", (entry["label"] or "") + (" (pinned)" if entry["pinned"] else "")),

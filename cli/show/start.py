@@ -19,7 +19,7 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
     """Returns the table of one start: facts, phases that add up to its wall time, check, decisions."""
     saved = report.compiled_seconds if report.outcome == "hit" else None
     pairs = [
-        (report.outcome, style.bold(f"{model} for {report.target}")),
+        (report.outcome, f"{model} for {report.target}"),
         ("entry", str(report.entry_path or "")),
         ("key", report.key or ""),
         ("lookup", "" if report.key else report.lookup or ""),

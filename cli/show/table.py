@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from graphkiln.cli.show.terminal import Style
+from graphkiln.cli.show.terminal import Style, printable
 
 GAP = "  "
 
@@ -16,7 +16,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], style: Style) ->
     Nothing is cut off: where the width is limited, the last column goes on in the next lines.
     """
     head = [title.removeprefix(">") for title in titles]
-    body = [list(row) for row in rows]
+    body = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [head, *body]) for column in range(len(head))]
     right = [title.startswith(">") for title in titles]
     lines = [style.bold(line) for line in lines_of_row(head, widths, right, style)]
@@ -27,7 +27,7 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], style: Style) ->
 
 def facts(pairs: Iterable[tuple[str, str]], style: Style) -> list[str]:
     """Returns one line a name and value, the values aligned; empty values are left out."""
-    kept = [(name, value) for name, value in pairs if value]
+    kept = [(printable(name), printable(value)) for name, value in pairs if value]
     widths = [max((len(name) for name, _ in kept), default=0), 0]
     lines: list[str] = []
     for name, value in kept:

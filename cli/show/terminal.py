@@ -33,3 +33,8 @@ def style_of(stream: IO[str]) -> Style:
 def is_terminal(stream: IO[str]) -> bool:
     """True when `stream` is a terminal that can be drawn on."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """Returns `text` with control characters spelled out: a stored text must not drive the terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -148,6 +148,12 @@ def test_inspect_of_an_entry_whose_header_is_broken(cache: Callable[..., Run], r
     assert done.err.startswith(f"error: entry {entry.short} is damaged: entry.json: ")
 
 
+def test_stored_text_cannot_drive_the_terminal(cache: Callable[..., Run], root: Path) -> None:
+    entry = publish(root, model="\x1b[2Jm")
+    assert "\\x1b[2Jm" in cache("ls").out
+    assert "\x1b" not in cache("ls").out + cache("inspect", entry.short, "-v").out
+
+
 def test_inspect_of_what_is_not_there_or_not_one(cache: Callable[..., Run], root: Path) -> None:
     keys = sorted(publish(root, code=str(number)).key for number in range(17))
     assert cache("inspect", "no-such-label").status == 2
