@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from graphkiln.cli.show.terminal import Style, style_of
 
 SCHEMA = 1
+STARTED = time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,10 @@ class Session:
     def style(self) -> Style:
         """What stdout can show."""
         return style_of(sys.stdout)
+
+    def seconds(self) -> float:
+        """Returns the seconds since this process began to read the command line."""
+        return time.perf_counter() - STARTED
 
     def data(self, lines: Iterable[str]) -> None:
         """Writes what was asked for to stdout."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
-from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.commands.starting import started
 from graphkiln.cli.session import Session
-from graphkiln.cli.show.progress import progress_for
-from graphkiln.cli.show.start import start_json, start_lines
+
+if TYPE_CHECKING:
+    from graphkiln.core.report import Progress, StartReport
 
 
 @with_deployment
@@ -28,10 +29,11 @@ def precompile(
 ) -> int:
     """Traces MODEL, compiles it, checks it and publishes the entry."""
     deployment, config = asked.build()
-    from graphkiln.core import start
 
-    with progress_for(session) as progress:
-        report = start.precompile(
+    def begin(progress: Progress | None) -> StartReport:
+        from graphkiln.core import start
+
+        return start.precompile(
             deployment,
             config,
             check=not no_check,
@@ -39,8 +41,5 @@ def precompile(
             cache_root=session.cache_root,
             progress=progress,
         )
-    if as_json:
-        session.json("precompile", start_json(report, asked.model))
-    else:
-        session.data(start_lines(report, asked.model, session.style))
-    return YES if report.outcome in ("hit", "compiled") else NO
+
+    return started("precompile", session, asked, begin, as_json=as_json)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
-from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.commands.starting import started
 from graphkiln.cli.session import Session
-from graphkiln.cli.show.progress import progress_for
-from graphkiln.cli.show.start import start_json, start_lines
+
+if TYPE_CHECKING:
+    from graphkiln.core.report import Progress, StartReport
 
 
 @with_deployment
@@ -25,14 +26,12 @@ def warm(
 ) -> int:
     """Starts MODEL as a server would, publishing what is missing, without the numeric check."""
     deployment, config = asked.build()
-    from graphkiln.core import start
 
-    with progress_for(session) as progress:
-        report = start.warm(
+    def begin(progress: Progress | None) -> StartReport:
+        from graphkiln.core import start
+
+        return start.warm(
             deployment, config, require_hit=require_hit, cache_root=session.cache_root, progress=progress
         )
-    if as_json:
-        session.json("warm", start_json(report, asked.model))
-    else:
-        session.data(start_lines(report, asked.model, session.style))
-    return YES if report.outcome in ("hit", "compiled") else NO
+
+    return started("warm", session, asked, begin, as_json=as_json)

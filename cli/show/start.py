@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from graphkiln.cli.show.numbers import bytes_text, seconds_text
@@ -36,6 +36,11 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
         *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
         *below(list(report.notes)),
     ]
+
+
+def with_import(report: StartReport, seconds: float) -> StartReport:
+    """Returns the report with the time before the start as its first phase: a process imports torch too."""
+    return replace(report, phases=(("import", seconds), *report.phases))
 
 
 def pieces_text(report: StartReport) -> str:

@@ -108,6 +108,7 @@ def core(monkeypatch: pytest.MonkeyPatch) -> Core:
     module: Any = SimpleNamespace(precompile=core.precompile, warm=core.warm, key=core.key)
     monkeypatch.setitem(sys.modules, "graphkiln.core.start", module)
     monkeypatch.setattr("graphkiln.core.start", module, raising=False)
+    monkeypatch.setattr("graphkiln.cli.session.Session.seconds", lambda session: 1.5)
     return core
 
 

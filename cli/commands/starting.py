@@ -1,0 +1,38 @@
+"""What `precompile` and `warm` share: show progress, tell what became of the start, and exit."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from graphkiln.cli.commands.asked import Asked
+from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.session import Session
+from graphkiln.cli.show.progress import progress_for
+from graphkiln.cli.show.start import start_json, start_lines, with_import
+
+if TYPE_CHECKING:
+    from graphkiln.core.report import Progress, StartReport
+
+
+def started(
+    command: str,
+    session: Session,
+    asked: Asked,
+    begin: Callable[[Progress | None], StartReport],
+    *,
+    as_json: bool,
+) -> int:
+    """Runs `begin`, prints its report, and returns 0 where a start hits now."""
+    with progress_for(session) as progress:
+        if progress:
+            progress.phase("import")
+        importlib.import_module("graphkiln.core.start")
+        imported = session.seconds()
+        report = with_import(begin(progress), imported)
+    if as_json:
+        session.json(command, start_json(report, asked.model))
+    else:
+        session.data(start_lines(report, asked.model, session.style))
+    return YES if report.outcome in ("hit", "compiled") else NO
