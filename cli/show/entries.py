@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ def row_of(entry: Entry | Broken) -> Row:
         id=entry.short,
         key=entry.key,
         model=str(entry.header.get("model", "")),
-        target=str(entry.header.get("target", "")),
+        target=target_text(entry.header),
         dtype=str(entry.header.get("dtype", "")),
         bytes=entry.total_bytes,
         created=entry.created,
@@ -62,6 +62,12 @@ def row_of(entry: Entry | Broken) -> Row:
         fault=f"no rank {', '.join(missing)}" if missing else "",
         path=str(entry.path),
     )
+
+
+def target_text(header: Mapping[str, Any]) -> str:
+    """Returns the name of the target that a header describes."""
+    target = header.get("target")
+    return str(target.get("name", "")) if isinstance(target, Mapping) else ""
 
 
 def rows_lines(rows: Sequence[Row], style: Style) -> list[str]:

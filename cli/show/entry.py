@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cli.show.entries import target_text
 from graphkiln.cli.show.key import factor_lines
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text, seconds_text
 from graphkiln.cli.show.start import decision_lines, phase_lines
@@ -82,17 +83,20 @@ def head_pairs(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     created = f"{header['created'][:19]}Z, {age_text(header['created'])}"
     versions = ", ".join(f"{name} {version}" for name, version in (header.get("versions") or {}).items())
     what = " ".join(str(header[name]) for name in ("model", "dtype") if header.get(name))
+    pieces = header.get("pieces")
     faults = len(entry["faults"])
     return [
         ("entry", entry["id"]),
         ("model", what),
-        ("target", str(header.get("target", ""))),
+        ("target", target_text(header)),
         ("label", (entry["label"] or "") + (" (pinned)" if entry["pinned"] else "")),
         ("sound", f"no, {count_text(faults, 'fault')}" if faults else "yes, every digest agrees"),
         ("key", entry["key"]),
         ("lookup", entry["lookup"]),
         ("build", entry["build_digest"] or ""),
         ("size", bytes_text(entry["bytes"])),
+        ("pieces", f"{pieces['total']} total, {pieces['distinct']} distinct" if pieces else ""),
+        ("checked", "against eager" if header.get("checked") else "no, published without"),
         ("created", created + (f", by {header['command']}" if header.get("command") else "")),
         ("used", age_text(entry["last_used"]) if entry["last_used"] else ""),
         ("versions", versions),

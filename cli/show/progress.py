@@ -29,13 +29,16 @@ def progress_for(session: Session) -> Iterator[Progress | None]:
 
 
 class Lines:
-    """Says a line for each phase and note, and for each piece with -v."""
+    """Says a line for each new phase and each note, and for each piece with -v."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._phase = ""
 
     def phase(self, name: str) -> None:
-        self._session.talk(name)
+        if name != self._phase:
+            self._session.talk(name)
+        self._phase = name
 
     def pieces(self, done: int, total: int) -> None:
         if self._session.verbosity or (done == total and total):

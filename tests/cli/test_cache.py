@@ -20,7 +20,9 @@ from tests.cli.conftest import Run
 
 HEADER = {
     "model": "preset:llama",
-    "target": "cpu:avx2",
+    "target": {"name": "cpu:avx2", "isa": "avx2"},
+    "pieces": {"total": 61, "distinct": 3},
+    "checked": True,
     "dtype": "float32",
     "command": "precompile",
     "phases": [["trace", 2.5], ["compile", 11.25]],
