@@ -10,6 +10,7 @@ from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.errors import YES
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.key import key_json, key_lines
+from graphkiln.cli.show.progress import progress_for
 
 
 @with_deployment
@@ -24,9 +25,12 @@ def key(
 ) -> int:
     """Prints the key of MODEL and its factors; compiles nothing. With -q only the key."""
     deployment, config = asked.build()
-    from graphkiln.core import start
+    with progress_for(session) as progress:
+        if progress:
+            progress.phase("plan" if no_trace else "trace")
+        from graphkiln.core import start
 
-    report = start.key(deployment, config, trace=not no_trace, cache_root=session.cache_root)
+        report = start.key(deployment, config, trace=not no_trace, cache_root=session.cache_root)
     if as_json:
         session.json("key", key_json(report, asked.model))
     elif session.quiet:
