@@ -95,7 +95,7 @@ class LockTimeout(CacheError):
         self.path, self.holder, self.waited_s = path, holder, waited_s
 
     def __str__(self) -> str:
-        return f"waited {self.waited_s:.0f} s for the lock {self.path}, held by {self.holder}"
+        return f"waited {self.waited_s:.1f} s for the lock {self.path}, held by {self.holder}"
 
 
 class KeyPrefixCollision(CacheError):

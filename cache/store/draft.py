@@ -68,6 +68,7 @@ class Draft:
         self._parts: dict[str, dict[str, tuple[str, ...]]] = {}
         self._files: dict[str, dict[str, FileRecord]] = {}
         self._ranks: dict[str, dict[str, Any]] = {}
+        self._published = False
         self._exit = ExitStack()
 
     def __enter__(self) -> Draft:
@@ -159,6 +160,9 @@ class Draft:
             raise ValueError(f"the header's {', '.join(taken)} cannot be given")
         if not self._ranks or set(self._ranks) != set(self._parts):
             raise ValueError("every rank of an entry has parts and was set")
+        if self._published:
+            raise ValueError("a draft is published once")
+        self._published = True
         remove_tree(self.scratch)
         record = self._write(FACTORS_FILE, canonical_json(factors.as_json()))
         for rank in self._ranks:

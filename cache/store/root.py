@@ -6,7 +6,6 @@ import os
 import pwd
 import secrets
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +56,9 @@ def choose_root(explicit: Path | str | None, environ: Mapping[str, str] = os.env
         path = _usable(os.path.join(home, ".cache", "graphkiln"), environ)
         if _could_exist(path):
             return RootChoice(path, "the home folder")
-    return RootChoice(_private_folder(), "the uid, because there is no home folder that can hold a cache")
+    return RootChoice(
+        _private_folder(environ), "the uid, because there is no home folder that can hold a cache"
+    )
 
 
 @dataclass(frozen=True)
@@ -162,12 +163,13 @@ def _could_exist(path: Path) -> bool:
     return os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)
 
 
-def _private_folder() -> Path:
+def _private_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder named after the uid in the shared temporary folder; it must be this user's own.
 
     Anybody can create a folder of that name first, and whoever can write a cache can run code.
     """
-    path = Path(tempfile.gettempdir(), f"graphkiln-{os.getuid()}")
+    # Not `tempfile.gettempdir()`: it writes a file to find out, and raises where there is no place.
+    path = _usable(os.path.join(environ.get("TMPDIR") or "/tmp", f"graphkiln-{os.getuid()}"), environ)
     try:
         status = os.lstat(path)
     except FileNotFoundError:

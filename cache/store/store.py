@@ -94,6 +94,8 @@ class Store:
         None where that is not possible (a read-only root) or not needed any more: another process
         put a new entry in its place or, with `only_if_damaged`, a second look finds it sound.
         """
+        if os.path.realpath(entry.path.parent) != os.path.realpath(self.root.cache):
+            raise ValueError(f"not an entry of this cache: {entry.path}")
         short = entry.path.name
         try:
             with (

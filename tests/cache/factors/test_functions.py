@@ -153,14 +153,14 @@ def test_text_that_does_not_parse_is_named(text: str) -> None:
 
 def test_a_large_file_is_indexed_quickly() -> None:
     text = SOURCE * (2000 // SOURCE.count("\n"))
-    best = min(_seconds(text) for _ in range(3))
+    best = min(_seconds(text) for _ in range(5))
     assert best < 0.1
 
 
 def _seconds(text: str) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     index_source(text)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 class TestCheckFunctions:

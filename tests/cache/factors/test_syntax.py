@@ -65,10 +65,10 @@ def test_every_function_of_the_library_is_found_under_its_qualified_name(name: s
     text = importlib.util.decode_source((LIBRARY / name).read_bytes())
     names = set(code_names(compile(text, name, "exec")))
     if name == "typing.py":
-        # `type X = ...` in its docstrings' examples are scopes of their own, which nothing calls.
+        # From 3.12 on its `type X = ...` statements are scopes of their own, which nothing calls.
         names -= {"F", "_Func"}
     assert names <= set(function_digests(text))
-    assert len(names) > 20
+    assert len(names) > 10
 
 
 def test_odd_scopes_are_named_as_the_compiler_names_them() -> None:

@@ -94,6 +94,15 @@ def test_values_given_for_a_rank_are_copied_when_they_are_given(store: Store, fa
     assert entry.manifest("0_0").build == {"kernels": ["a"]}
 
 
+def test_a_draft_is_published_once(store: Store, factors: Factors) -> None:
+    with store.draft(factors.key) as draft:
+        draft.add_part("0_0", "backbone", "", {}, [])
+        draft.set_rank("0_0", {}, {})
+        draft.publish({}, factors)
+        with pytest.raises(ValueError, match="once"):
+            draft.publish({}, factors)
+
+
 @pytest.mark.parametrize("name", ["/abs", "../x", "a/../../x", "", "a//b", "x" * 256])
 def test_names_that_could_lead_out_are_refused(store: Store, factors: Factors, name: str) -> None:
     with store.draft(factors.key) as draft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 from graphkiln.cache.errors import EntryDamaged, RootUnusable
+from graphkiln.cache.factors.canonical import digest
 from graphkiln.cache.factors.key import Factors
 from graphkiln.cache.store.documents import seal
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.reading import Fault
+from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
 
 
@@ -286,14 +289,10 @@ def test_a_missing_rank_makes_an_entry_incomplete_not_damaged(
 def test_the_build_digest_tells_two_builds_of_one_key_apart(
     tmp_path: Path, factors: Factors, publish: Callable[..., Entry]
 ) -> None:
-    from graphkiln.cache.store.root import CacheRoot
-
     one = publish(Store(CacheRoot(tmp_path / "1")), factors)
     same = publish(Store(CacheRoot(tmp_path / "2")), factors, kernel=b"other bytes")
     assert one.build_digest == same.build_digest is not None
     path = same.path / "rank_0_0" / "manifest.json"
-    from graphkiln.cache.factors.canonical import digest
-
     reseal(path, build={"isa": "avx512"}, build_digest=digest({"isa": "avx512"}))
     assert Entry(same.path).key == one.key
     assert Entry(same.path).build_digest != one.build_digest
@@ -302,14 +301,11 @@ def test_the_build_digest_tells_two_builds_of_one_key_apart(
 def test_trouble_of_this_process_is_not_damage_of_the_entry(
     entry: Entry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
-    from graphkiln.cache.store import files
-
     def no_more(*arguments: object, **options: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(files.os, "open", no_more)
-    with pytest.raises(RootUnusable, match="too many open files") as caught:
-        Entry(entry.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", no_more)
+        with pytest.raises(RootUnusable, match="too many open files") as caught:
+            Entry(entry.path)
     assert "ulimit" in caught.value.remedy

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from graphkiln.cache.store import files
 from graphkiln.cache.store.files import (
     copy_new,
     measure_inside,
@@ -85,12 +84,12 @@ def test_a_lag_of_a_network_file_system_is_waited_for(
     left = [OSError(code, "lag"), OSError(code, "lag")]
     real = os.open
 
-    def lagging(path: object, *rest: object, **more: object) -> int:
+    def lagging(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if path == "file" and left:
             raise left.pop()
-        return real(path, *rest, **more)  # type: ignore[call-overload,no-any-return]
+        return real(path, flags, mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(files.os, "open", lagging)
+    monkeypatch.setattr(os, "open", lagging)
     assert read_inside(tmp_path, "file", 5) == b"there"
     assert left == []
 

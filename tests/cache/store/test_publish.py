@@ -97,8 +97,7 @@ def test_a_process_killed_at_any_moment_leaves_nothing_that_another_trips_over(
         assert json.loads(out.splitlines()[-1])["fill"] == ("v" if seen else "o")
         (entry,) = Store(root).find(factors.lookup)
         assert entry.verify() == []
-    assert quarantined(root) == []
-    assert [path for path in leftovers(root) if path.suffix != ".holder"] == []
+    assert quarantined(root) == leftovers(root) == []
 
 
 @pytest.mark.parametrize(

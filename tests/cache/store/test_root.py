@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -52,25 +51,21 @@ def test_a_tilde_is_the_home_folder_even_without_a_shell(tmp_path: Path) -> None
 
 
 def test_a_home_that_cannot_hold_a_cache_gives_a_private_folder_named_after_the_uid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file = tmp_path / "file"
     file.write_text("")
-    choice = choose_root(None, {"HOME": str(file)})
+    choice = choose_root(None, {"HOME": str(file), "TMPDIR": str(tmp_path)})
     assert choice.path == tmp_path / f"graphkiln-{os.getuid()}"
     assert "uid" in choice.chosen_by
     assert not choice.path.exists()
     CacheRoot(choice.path).ensure()
     assert stat.S_IMODE(choice.path.stat().st_mode) == 0o700
-    assert resolve_root(None, {"HOME": str(file)}) == choice.path
+    assert resolve_root(None, {"HOME": str(file), "TMPDIR": str(tmp_path)}) == choice.path
 
 
 @pytest.mark.parametrize("planted", ["file", "link", "open to all"])
-def test_a_private_folder_that_is_not_private_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_private_folder_that_is_not_private_is_refused(tmp_path: Path, planted: str) -> None:
     path = tmp_path / f"graphkiln-{os.getuid()}"
     if planted == "file":
         path.write_text("")
@@ -82,7 +77,7 @@ def test_a_private_folder_that_is_not_private_is_refused(
     file = tmp_path / "home"
     file.write_text("")
     with pytest.raises(RootUnusable) as caught:
-        resolve_root(None, {"HOME": str(file)})
+        resolve_root(None, {"HOME": str(file), "TMPDIR": str(tmp_path)})
     assert "GRAPHKILN_CACHE_ROOT" in caught.value.remedy
 
 

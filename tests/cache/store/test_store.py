@@ -154,6 +154,11 @@ class TestSetAside:
         (entry.path / "factors.json").write_bytes(b"")
         assert store.set_aside(entry, {}, only_if_damaged=True) is not None
 
+    def test_an_entry_of_another_place_is_refused(self, store: Store, entry: Entry, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="not an entry of this cache"):
+            Store(CacheRoot(tmp_path / "other")).set_aside(entry, {})
+        assert Entry(entry.path).verify() == []
+
     def test_what_is_gone_is_nothing_to_set_aside(self, store: Store, entry: Entry) -> None:
         shutil.rmtree(entry.path)
         assert store.set_aside(entry, {}) is None
