@@ -48,7 +48,7 @@ def test_every_row_is_for_an_error_that_exists() -> None:
         (
             LockTimeout(Path("l"), "process 7 on h", 3.0),
             4,
-            "waited 3 s for the lock l, held by process 7 on h",
+            "waited 3.0 s for the lock l, held by process 7 on h",
             "wait for process 7 on h, or raise GRAPHKILN_LOCK_TIMEOUT (seconds)",
         ),
         (EntryNotFound("ab"), 2, "no entry answers to 'ab'", "graphkiln cache ls lists what is there"),
