@@ -40,7 +40,7 @@ def assign_stored(ref: str, model: Any, stored: Mapping[str, StoredTensor]) -> N
                 f"config.json asks for {list(tensor.shape)}",
                 "use the config.json that belongs to these weights",
             )
-    with _Files(ref) as files:
+    with StoredFiles(ref) as files:
         _assign(
             model, lambda name, like: files.tensor(stored[name], name).to(like.dtype), wanted.keys() - missing
         )
@@ -50,8 +50,13 @@ def assign_stored(ref: str, model: Any, stored: Mapping[str, StoredTensor]) -> N
 
 def assign_random(ref: str, model: Any, seed: int) -> None:
     """Fills `model` from a seed: the same bits on every machine, whatever the order of the parameters."""
-    std = float(getattr(model.config, "initializer_range", None) or 0.02)
-    _assign_all(ref, model, lambda name, like: _random(f"{seed}:{name}", like, std))
+    std = initializer_range(model)
+    _assign_all(ref, model, lambda name, like: random_tensor(f"{seed}:{name}", like, std))
+
+
+def initializer_range(model: Any) -> float:
+    """Returns the deviation of a model's random weights."""
+    return float(getattr(model.config, "initializer_range", None) or 0.02)
 
 
 def assign_empty(ref: str, model: Any) -> None:
@@ -144,7 +149,8 @@ def _owner(model: Any, prefix: str) -> Any:
     return model
 
 
-def _random(key: str, like: torch.Tensor, std: float) -> torch.Tensor:
+def random_tensor(key: str, like: torch.Tensor, std: float) -> torch.Tensor:
+    """Returns the random weight of a name: shape and dtype of `like`, uniform with deviation `std`."""
     # Integers and exact scaling only: torch.normal_ gives other bits on other instruction sets.
     generator = torch.Generator().manual_seed(
         int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
@@ -157,7 +163,7 @@ def _random(key: str, like: torch.Tensor, std: float) -> torch.Tensor:
     return uniform.mul_(std * 3**0.5).to(like.dtype)
 
 
-class _Files(contextlib.AbstractContextManager["_Files"]):
+class StoredFiles(contextlib.AbstractContextManager["StoredFiles"]):
     """Safetensors files, each opened once and mapped."""
 
     def __init__(self, ref: str) -> None:
@@ -169,6 +175,7 @@ class _Files(contextlib.AbstractContextManager["_Files"]):
         self._stack.close()
 
     def tensor(self, stored: StoredTensor, name: str) -> torch.Tensor:
+        """Returns a view of the mapped file; raises WeightsDamaged when it cannot be read."""
         with self._named(stored.file):
             if stored.file not in self._open:
                 self._open[stored.file] = self._stack.enter_context(safe_open(stored.file, framework="pt"))

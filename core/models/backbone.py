@@ -36,12 +36,31 @@ class LogitsHead:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        setattr(model, model.base_model_prefix, _GivenHiddenStates())
+        self.prefix: str = model.base_model_prefix
+        # Asked while the base model is there: transformers looks for the input embeddings first.
+        self._output_layer = model.get_output_embeddings()
+        setattr(model, self.prefix, _GivenHiddenStates())
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns the logits [N, V] of hidden states [N, H]."""
         logits: torch.Tensor = self._model(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Returns the parameters around the base model, by their names in the whole model."""
+        return dict(self._model.named_parameters())
+
+    def single_matrix(self) -> torch.Tensor | None:
+        """Returns the matrix that hidden states are multiplied with, if that is all that is done."""
+        matrix: torch.Tensor | None = getattr(self._output_layer, "weight", None)
+        if matrix is None or matrix.dim() != 2:
+            return None
+        # Large values show scales and softcaps, and a bias shows at any size.
+        generator = torch.Generator().manual_seed(0)
+        hidden = torch.randn(5, matrix.shape[1], generator=generator).mul_(100.0).to(matrix.dtype)
+        with torch.no_grad():
+            alone = torch.equal(self(hidden), nn.functional.linear(hidden, matrix))
+        return matrix if alone else None
 
 
 class _GivenHiddenStates(nn.Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,13 +11,20 @@ import torch
 
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import ModelError, WeightsDamaged
-from graphkiln.core.models.assign import NeedsConversion, assign_empty, assign_random, assign_stored
+from graphkiln.core.models.assign import (
+    NeedsConversion,
+    assign_empty,
+    assign_random,
+    assign_stored,
+    initializer_range,
+)
 from graphkiln.core.models.backbone import Backbone, LogitsHead
 from graphkiln.core.models.bridge import name_layer, use_bridge
 from graphkiln.core.models.factory import build_from_factory
 from graphkiln.core.models.probe import probe
-from graphkiln.core.models.served import AttentionLayer, ServedModel
-from graphkiln.core.models.source import ModelSource
+from graphkiln.core.models.provenance import untouched
+from graphkiln.core.models.served import AttentionLayer, Origin, ServedModel, example_inputs
+from graphkiln.core.models.source import ModelSource, stop_ids
 from graphkiln.core.models.weights import stored_tensors
 
 Attention = Literal["paged", "eager"]
@@ -36,17 +42,19 @@ def build(
     """
     if source.kind == "factory":
         return build_from_factory(source, deployment)
+    finders = untouched()
     dtype = getattr(torch, source.dtype)
     model = _on_meta(source, deployment.model, dtype).eval()
     layers = probe(deployment.model, model)
-    model = _with_weights(source, deployment, model, weights, dtype)
+    model, kind = _with_weights(source, deployment, model, weights)
     if attention == "paged":
         _name_layers(model.base_model, layers)
         use_bridge(model)
     else:
         model.set_attn_implementation("eager")
     model.eval().requires_grad_(False)
-    return _served(source, model, layers if attention == "paged" else (), dtype)
+    origin = Origin(kind, finders, initializer_range(model)) if kind is not None else None
+    return _served(source, model, layers if attention == "paged" else (), dtype, origin)
 
 
 def _on_meta(source: ModelSource, ref: str, dtype: torch.dtype) -> Any:
@@ -71,22 +79,25 @@ def _model_class(source: ModelSource) -> Any:
 
 
 def _with_weights(
-    source: ModelSource, deployment: Deployment, model: Any, weights: Weights, dtype: torch.dtype
-) -> Any:
+    source: ModelSource, deployment: Deployment, model: Any, weights: Weights
+) -> tuple[Any, Literal["stored", "random"] | None]:
+    """The model with its tensors, and where they came from if they can be had again tensor by tensor."""
     ref = deployment.model
     if weights == "empty":
         assign_empty(ref, model)
-    elif source.path is None or deployment.load_format == "dummy":
+        return model, None
+    if source.path is None or deployment.load_format == "dummy":
         assign_random(ref, model, deployment.seed)
-    else:
-        stored = stored_tensors(ref, source.path)
-        try:
-            if model._get_dtype_plan(dtype):
-                raise NeedsConversion("some tensors stay in float32")
-            assign_stored(ref, model, stored)
-        except NeedsConversion:
-            return _converted(ref, source.path, model, dtype)
-    return model
+        return model, "random"
+    stored = stored_tensors(ref, source.path)
+    dtype = getattr(torch, source.dtype)
+    try:
+        if model._get_dtype_plan(dtype):
+            raise NeedsConversion("some tensors stay in float32")
+        assign_stored(ref, model, stored)
+    except NeedsConversion:
+        return _converted(ref, source.path, model, dtype), None
+    return model, "stored"
 
 
 def _converted(ref: str, folder: Path, model: Any, dtype: torch.dtype) -> Any:
@@ -128,42 +139,23 @@ def _name_layers(base_model: Any, layers: tuple[AttentionLayer, ...]) -> None:
 
 
 def _served(
-    source: ModelSource, model: Any, layers: tuple[AttentionLayer, ...], dtype: torch.dtype
+    source: ModelSource,
+    model: Any,
+    layers: tuple[AttentionLayer, ...],
+    dtype: torch.dtype,
+    origin: Origin | None,
 ) -> ServedModel:
     vocab_size = model.config.get_text_config().vocab_size
     base_model = model.base_model
-    max_model_len = source.max_model_len
-
-    def example_inputs(num_tokens: int) -> tuple[torch.Tensor, ...]:
-        at = torch.arange(num_tokens, dtype=torch.int64)
-        return (at * 7919 + 13) % vocab_size, at % max_model_len
-
     return ServedModel(
         backbone=Backbone(base_model).eval(),
         compute_logits=LogitsHead(model),
-        example_inputs=example_inputs,
+        example_inputs=example_inputs(vocab_size, source.max_model_len),
         layers=layers,
         vocab_size=vocab_size,
-        max_model_len=max_model_len,
+        max_model_len=source.max_model_len,
         dtype=dtype,
         device=torch.device("cpu"),
-        stop_ids=_stop_ids(source),
+        stop_ids=stop_ids(source),
+        origin=origin,
     )
-
-
-def _stop_ids(source: ModelSource) -> tuple[int, ...]:
-    """The tokens at which generation ends: those of generation_config.json, else of config.json."""
-    given: Any = source.config.get("eos_token_id")
-    if source.path is not None:
-        given = _generation_config(source.path).get("eos_token_id", given)
-    if isinstance(given, int):
-        return (given,)
-    return tuple(int(token) for token in given or ())
-
-
-def _generation_config(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

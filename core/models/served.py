@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
 from graphkiln.core.ops.layer import AttentionLayer
 
-__all__ = ["AttentionLayer", "ServedModel"]
+__all__ = ["AttentionLayer", "Origin", "ServedModel", "example_inputs"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a built model's tensors came from, as far as they can be had again without building it.
+
+    `weights` is "stored" when each tensor is one of the files under its own name, "random" when it
+    comes from the seed. `finders` found the modules of the process when building began, None when
+    modeling code had been imported before.
+    """
+
+    weights: Literal["stored", "random"]
+    finders: tuple[str, ...] | None
+    initializer_range: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +36,7 @@ class ServedModel:
     a preset; for `module:factory` it is whatever the factory made. `compute_logits` turns hidden
     states [N, H] into logits [N, V]. `example_inputs(T)` gives one call's arguments; positions stay
     below `max_model_len`. `layers` are in the order in which the model runs them, empty when it has
-    none of our attention.
+    none of our attention. `restored` models have tensors and no forward that could run.
     """
 
     backbone: nn.Module
@@ -33,3 +48,15 @@ class ServedModel:
     dtype: torch.dtype
     device: torch.device
     stop_ids: tuple[int, ...] = ()
+    origin: Origin | None = None
+    restored: bool = False
+
+
+def example_inputs(vocab_size: int, max_model_len: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    """Returns what makes example calls: varied token ids, positions of requests of full length."""
+
+    def make(num_tokens: int) -> tuple[torch.Tensor, ...]:
+        at = torch.arange(num_tokens, dtype=torch.int64)
+        return (at * 7919 + 13) % vocab_size, at % max_model_len
+
+    return make

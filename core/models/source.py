@@ -57,6 +57,24 @@ def identify(deployment: Deployment) -> ModelSource:
     return _folder(ref, deployment)
 
 
+def stop_ids(source: ModelSource) -> tuple[int, ...]:
+    """Returns the tokens at which generation ends: those of generation_config.json, else of config.json."""
+    given: Any = source.config.get("eos_token_id")
+    if source.path is not None:
+        given = _generation_config(source.path).get("eos_token_id", given)
+    if isinstance(given, int):
+        return (given,)
+    return tuple(int(token) for token in given or ())
+
+
+def _generation_config(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def _refuse_what_is_not_built(deployment: Deployment) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         size = getattr(deployment, name)

@@ -1,0 +1,162 @@
+"""A served model restored from its description: no transformers, no forward, the same tensors.
+
+A start that finds its entry runs compiled pieces. What it needs of the model is its tensors under
+their names, its attention layers' facts and its way from hidden states to logits. Importing
+transformers for these takes longer than everything else that such a start does.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.models.assign import StoredFiles, random_tensor
+from graphkiln.core.models.backbone import Backbone, LogitsHead
+from graphkiln.core.models.provenance import difference, provenance
+from graphkiln.core.models.served import AttentionLayer, ServedModel, example_inputs
+from graphkiln.core.models.source import ModelSource, stop_ids
+from graphkiln.core.models.weights import stored_tensors
+
+_FORMAT = 1
+# Buffers that no file holds lie in the description; a model with larger ones is built instead.
+_LARGEST_BUFFER_BYTES = 1 << 16
+
+
+def describe(served: ServedModel) -> dict[str, Any] | None:
+    """Returns what `restore` needs, as plain JSON, or None where the model has to be built each time.
+
+    That is so for models of a factory, for weights that had to be converted, for logits that are
+    not one matrix away, and where modeling code was imported before the model was built.
+    """
+    head, origin = served.compute_logits, served.origin
+    if origin is None or origin.finders is None or not isinstance(head, LogitsHead):
+        return None
+    base = served.backbone.get_submodule("model")
+    prefix = head.prefix
+    names = {id(tensor): name for name, tensor in head.tensors().items()}
+    names |= {id(tensor): f"{prefix}.{name}" for name, tensor in base.named_parameters()}
+    matrix = head.single_matrix()
+    buffers = {name: _packed(base, name) for name, _ in base.named_buffers()}
+    if matrix is None or any(packed is None for packed in buffers.values()):
+        return None
+    return {
+        "format": _FORMAT,
+        "provenance": provenance(origin.finders),
+        "dtype": str(served.dtype).removeprefix("torch."),
+        "vocab_size": served.vocab_size,
+        "layers": [asdict(layer) for layer in served.layers],
+        "parameters": {
+            name: [names[id(tensor)], list(tensor.shape)]
+            for name, tensor in base.named_parameters(remove_duplicate=False)
+        },
+        "buffers": buffers,
+        "head": [names[id(matrix)], list(matrix.shape)],
+        "initializer_range": origin.initializer_range,
+    }
+
+
+def restore(source: ModelSource, deployment: Deployment, description: Mapping[str, Any]) -> ServedModel | str:
+    """Returns the served model of a description, or why it has to be built, as a clause.
+
+    The backbone has the class, the tensors and the names of the built one, and no forward that
+    could be run. Raises WeightsDamaged and ModelError like a build.
+    """
+    if description.get("format") != _FORMAT:
+        return f"its description has format {description.get('format')!r}, this version reads {_FORMAT}"
+    if description["dtype"] != source.dtype:
+        return f"it was described in {description['dtype']}"
+    reason = difference(description["provenance"])
+    if reason is not None:
+        return reason
+    dtype = getattr(torch, source.dtype)
+    tensors = _tensors(source, deployment, description, dtype)
+    if isinstance(tensors, str):
+        return tensors
+    base = nn.Module()
+    for name, (stored, _) in description["parameters"].items():
+        owner, leaf = _owner(base, name)
+        owner.register_parameter(leaf, tensors[stored])
+    for name, packed in description["buffers"].items():
+        owner, leaf = _owner(base, name)
+        owner.register_buffer(leaf, _unpacked(packed), persistent=packed["persistent"])
+    return ServedModel(
+        backbone=Backbone(base).eval(),
+        compute_logits=MatrixHead(tensors[description["head"][0]]),
+        example_inputs=example_inputs(description["vocab_size"], source.max_model_len),
+        layers=tuple(AttentionLayer(**layer) for layer in description["layers"]),
+        vocab_size=description["vocab_size"],
+        max_model_len=source.max_model_len,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        stop_ids=stop_ids(source),
+        restored=True,
+    )
+
+
+class MatrixHead:
+    """Logits as one matrix product."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._weight = weight
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns the logits [N, V] of hidden states [N, H]."""
+        return nn.functional.linear(hidden, self._weight)
+
+
+def _tensors(
+    source: ModelSource, deployment: Deployment, description: Mapping[str, Any], dtype: torch.dtype
+) -> dict[str, nn.Parameter] | str:
+    """Each tensor once, by its name in the files, or the reason why it cannot be had."""
+    wanted = {name: tuple(shape) for name, shape in description["parameters"].values()}
+    wanted[description["head"][0]] = tuple(description["head"][1])
+    if source.path is None or deployment.load_format == "dummy":
+        like = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in wanted.items()}
+        given = {
+            name: random_tensor(f"{deployment.seed}:{name}", meta, description["initializer_range"])
+            for name, meta in like.items()
+        }
+    else:
+        stored = stored_tensors(deployment.model, source.path)
+        for name, shape in wanted.items():
+            if name not in stored or stored[name].shape != shape:
+                return f"{name} is not in the weights as it was"
+        with StoredFiles(deployment.model) as files:
+            given = {name: files.tensor(stored[name], name).to(dtype) for name in wanted}
+    return {name: nn.Parameter(tensor, requires_grad=False) for name, tensor in given.items()}
+
+
+def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds `name`, made on the way, and the last part of the name."""
+    *path, leaf = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    return root, leaf
+
+
+def _packed(root: nn.Module, name: str) -> dict[str, Any] | None:
+    buffer = root.get_buffer(name)
+    if buffer.nbytes > _LARGEST_BUFFER_BYTES:
+        return None
+    path, _, leaf = name.rpartition(".")
+    return {
+        "dtype": str(buffer.dtype).removeprefix("torch."),
+        "shape": list(buffer.shape),
+        "persistent": leaf not in root.get_submodule(path)._non_persistent_buffers_set,
+        "base64": base64.b64encode(buffer.flatten().view(torch.uint8).numpy().tobytes()).decode(),
+    }
+
+
+def _unpacked(packed: Mapping[str, Any]) -> torch.Tensor:
+    dtype = getattr(torch, packed["dtype"])
+    data = bytearray(base64.b64decode(packed["base64"]))
+    flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.reshape(packed["shape"])
