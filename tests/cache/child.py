@@ -12,6 +12,7 @@ from typing import Any
 from graphkiln.cache.errors import CacheError
 from graphkiln.cache.factors.key import Factors
 from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.ledger import append_start
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
@@ -54,11 +55,13 @@ def do_stay_in_draft(root: str, config: str) -> None:
         sys.stdin.readline()
 
 
-def do_notes(root: str, count: str) -> None:
-    store = Store(CacheRoot(Path(root)))
+def do_notes(root: str, count: str, cap: str) -> None:
+    """Wait for a line, then note starts; print the numbers of those that were noted."""
+    place = CacheRoot(Path(root))
     say("ready")
     sys.stdin.readline()
-    say(str(sum(store.record_start({"n": n, "pid": os.getpid()}) for n in range(int(count)))))
+    pid = os.getpid()
+    say(json.dumps([n for n in range(int(count)) if append_start(place, {"n": n, "pid": pid}, int(cap))]))
 
 
 def do_read(root: str, lookup: str) -> None:
