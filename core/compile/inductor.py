@@ -26,7 +26,7 @@ from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
-from torch._inductor import codecache, compile_fx, cpu_vec_isa
+from torch._inductor import codecache, compile_fx, cpp_builder, cpu_vec_isa
 from torch._inductor import config as inductor_config
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -103,6 +103,8 @@ def compile_piece(piece: Piece, settings: InductorSettings) -> BuiltPiece:
     if len(caught) != 1:
         raise CompileError("piece", f"Inductor compiled {len(caught)} graphs for it", "report this model")
     compiled, given = caught[0]
+    if metadata is None:
+        raise CompileError("piece", "AOTAutograd left no metadata", "report this model")
     _refuse_unplain(metadata, given, len(piece.inputs), compiled)
     env = mode.shape_env
     assert env is not None
@@ -117,19 +119,38 @@ def compile_piece(piece: Piece, settings: InductorSettings) -> BuiltPiece:
     )
 
 
+def compiler_identity() -> str:
+    """Returns the first line of what the C++ compiler says of its version. Raises NoCompiler without one."""
+    try:
+        text = cpp_builder.get_compiler_version_info(cpp_builder.get_cpp_compiler())
+    except Exception as error:
+        raise _translated(error) from error
+    return str(text).splitlines()[0]
+
+
+def require_compiler() -> None:
+    """Raises NoCompiler when no C++ compiler answers; before minutes of tracing and not after."""
+    compiler_identity()
+
+
 def fake_inputs(
     inputs: tuple[PieceInput, ...], settings: InductorSettings
 ) -> tuple[FakeTensorMode, list[Any], sympy.Symbol]:
     """Returns fake tensors and sizes for a piece's inputs, over one fresh symbol for the token count."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)
+    size: Any
     if settings.unbacked:
         size = env.create_unbacked_symint()
-        env.constrain_symbol_range(size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest)
+        env.constrain_symbol_range(
+            size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest
+        )
     else:
         source = ConstantSource(TOKENS)
         symbol = env.create_symbol(settings.hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-        env.constrain_symbol_range(symbol, compiler_min=max(2, settings.smallest), compiler_max=settings.largest)
+        env.constrain_symbol_range(
+            symbol, compiler_min=max(2, settings.smallest), compiler_max=settings.largest
+        )
         size = env.create_symintnode(symbol, hint=settings.hint, source=source)
     values: list[Any] = []
     with mode:
@@ -156,23 +177,29 @@ def _evaluated(item: int | str, size: Any) -> Any:
     expression = sympy.sympify(item, locals={TOKENS: tokens})
     if expression.is_Integer:
         return int(expression)
-    return sympy.lambdify(tokens, expression, modules=[{"FloorDiv": lambda a, b: a // b, "Mod": lambda a, b: a % b}])(
-        size
-    )
+    return sympy.lambdify(
+        tokens, expression, modules=[{"FloorDiv": lambda a, b: a // b, "Mod": lambda a, b: a % b}]
+    )(size)
 
 
 def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:
     def refuse(what: str) -> CompileError:
         return CompileError("piece", what, "keep that part of the model out of the compiled class")
 
-    if metadata is None or given != wanted:
+    if given != wanted:
         raise refuse(f"AOTAutograd changed its inputs ({wanted} became {given})")
-    if metadata.num_intermediate_bases or metadata.tokens or getattr(metadata, "is_rng_op_functionalized", False):
+    if (
+        metadata.num_intermediate_bases
+        or metadata.tokens
+        or getattr(metadata, "is_rng_op_functionalized", False)
+    ):
         raise refuse("it returns views of hidden values, or orders side effects")
     if any(info.mutates_metadata for info in metadata.input_info):
         raise refuse("it changes the shape or strides of an input in place")
     outside = [
-        info for info in metadata.input_info if info.mutates_data and "OUT_SIDE" in info.mutation_type.name.upper()
+        info
+        for info in metadata.input_info
+        if info.mutates_data and "OUT_SIDE" in info.mutation_type.name.upper()
     ]
     if outside or getattr(metadata, "mutated_inp_runtime_indices", []):
         raise refuse("it changes an input in a way that the compiled graph cannot do by itself")
@@ -253,7 +280,7 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
         with (
             inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
             functorch_config.patch({"enable_autograd_cache": False}),
-            unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", lambda: isas),
+            unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
         ):
             yield
     finally:
@@ -264,13 +291,13 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
 
 
 def _knows(name: str) -> bool:
-    return name in inductor_config._config
+    return name in inductor_config._config  # type: ignore[attr-defined]
 
 
 class _Avx512(cpu_vec_isa.VecAVX512):
-    """AVX-512 as the target states it: asking this machine would compile a probe and answer for the wrong CPU."""
+    """AVX-512 as the target states it: asking would compile a probe, and answer for this CPU."""
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> bool:  # type: ignore[override]
         return True
 
 

@@ -179,7 +179,9 @@ def _callable_name(target: Any) -> str:
         return f"op {target._qualified_op_name}"
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher order {target.name()}"
-    module = getattr(target, "__module__", None) or getattr(getattr(target, "__objclass__", None), "__module__", "")
+    module = getattr(target, "__module__", None) or getattr(
+        getattr(target, "__objclass__", None), "__module__", ""
+    )
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     if name is None or "<locals>" in name or "<lambda>" in name:
         raise Bypass("code", f"the graph calls {target!r}, which has no name")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -108,7 +107,9 @@ class _Wrapper:
                 if owner.value.id != "async_compile":
                     return node
                 if owner.attr != "cpp_pybinding" or node.keywords:
-                    raise CompileError("piece", f"its wrapper uses {owner.attr}, which cannot be sealed", "report it")
+                    raise CompileError(
+                        "piece", f"its wrapper uses {owner.attr}, which cannot be sealed", "report it"
+                    )
                 argtypes = tuple(ast.literal_eval(node.args[0]))
                 name = kernel_id(argtypes, ast.literal_eval(node.args[1]))
                 if name not in outer._known:
@@ -155,7 +156,10 @@ def _used_only(body: list[ast.stmt]) -> list[ast.stmt]:
             statement
             for statement in body
             if not isinstance(statement, ast.Assign)
-            or any(not isinstance(target, ast.Name) or target.id in used | {"call"} for target in statement.targets)
+            or any(
+                not isinstance(target, ast.Name) or target.id in used | {"call"}
+                for target in statement.targets
+            )
         ]
         if len(kept) == len(body):
             return body
@@ -165,11 +169,13 @@ def _used_only(body: list[ast.stmt]) -> list[ast.stmt]:
 def _extern_kernels(body: list[ast.stmt]) -> dict[str, str]:
     """Returns `{name: where it is found}` of every extern kernel that the wrapper calls."""
     found: dict[str, str] = {}
-    for statement in body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                if node.value.id == "extern_kernels":
-                    found[node.attr] = _where(node.attr)
+    for node in (node for statement in body for node in ast.walk(statement)):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "extern_kernels"
+        ):
+            found[node.attr] = _where(node.attr)
     return dict(sorted(found.items()))
 
 
@@ -182,4 +188,6 @@ def _where(name: str) -> str:
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module and qualname and resolve(f"{module}:{qualname}") is target:
         return f"{module}:{qualname}"
-    raise CompileError("piece", f"its wrapper calls {name}, which has no importable name", "report this model")
+    raise CompileError(
+        "piece", f"its wrapper calls {name}, which has no importable name", "report this model"
+    )

@@ -37,7 +37,9 @@ class ArtifactFiles(Protocol):
 class SealedPiece:
     """A compiled piece, ready to be called with its inputs in order; returns its outputs as a list."""
 
-    def __init__(self, fingerprint: str, call: Callable[[list[Any]], Sequence[Any]], num_outputs: int) -> None:
+    def __init__(
+        self, fingerprint: str, call: Callable[[list[Any]], Sequence[Any]], num_outputs: int
+    ) -> None:
         self.fingerprint = fingerprint
         self._call = call
         self.num_outputs = num_outputs
@@ -80,7 +82,8 @@ def _load_kernel(name: str, path: Path) -> Any:
     """
     if name not in _kernels:
         before = os.environ.get(_POINTER_VARIABLE)
-        os.environ[_POINTER_VARIABLE] = str(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr)
+        guards: Any = torch._C._dynamo.guards
+        os.environ[_POINTER_VARIABLE] = str(guards._torchinductor_pyobject_tensor_data_ptr)
         try:
             # The last part of the module's name selects `PyInit_kernel`.
             module_name = f"graphkiln_{name}.kernel"

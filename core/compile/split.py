@@ -18,9 +18,7 @@ from torch import fx
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx.passes.split_module import split_module
 
-_ALLOCATIONS: frozenset[Any] = frozenset(
-    {torch.empty, torch.empty_like, torch.empty_strided, "new_empty"}
-)
+_ALLOCATIONS: frozenset[Any] = frozenset({torch.empty, torch.empty_like, torch.empty_strided, "new_empty"})
 _ATEN_ALLOCATIONS = ("aten::empty", "aten::new_empty")
 
 
@@ -58,7 +56,7 @@ def split_graph(graph: fx.GraphModule, splitting_ops: Collection[str]) -> SplitG
     part_of, splitting = assign_parts(graph.graph, splitting_ops)
     # On torch 2.12 and later a part with one output would return it bare unless told otherwise.
     outer = split_module(
-        graph, None, lambda node: part_of[node], keep_original_order=True, **_tuple_return()
+        graph, graph, lambda node: part_of[node], keep_original_order=True, **_tuple_return()
     )
     parts = []
     for node in outer.graph.nodes:
@@ -108,7 +106,9 @@ def op_names(target: Any) -> tuple[str, ...]:
 
 def is_getitem(node: fx.Node) -> bool:
     """Says whether a node takes one member of another node's result."""
-    return node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+    return (
+        node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+    )
 
 
 def expand_size_reads(graph: fx.GraphModule) -> None:
@@ -132,7 +132,9 @@ def expand_size_reads(graph: fx.GraphModule) -> None:
                 _replace(user, dims[user.args[1]])
             else:
                 user.args = tuple(_spliced(user.args, node, dims))
-                user.kwargs = {key: tuple(dims) if value is node else value for key, value in user.kwargs.items()}
+                user.kwargs = {
+                    key: tuple(dims) if value is node else value for key, value in user.kwargs.items()
+                }
         graph.graph.erase_node(node)
     graph.graph.lint()
     graph.recompile()
@@ -192,5 +194,3 @@ def _tuple_return() -> dict[str, Any]:
 
     known = inspect.signature(split_module).parameters
     return {"tuple_return": True} if "tuple_return" in known else {}
-
-

@@ -59,7 +59,9 @@ def cpu_target(name: str | None = None) -> CpuTarget:
     if wanted:
         if wanted not in table:
             raise CompileError(
-                f"target {name}", "unknown instruction set", "use one of " + ", ".join(f"cpu:{isa}" for isa in table)
+                f"target {name}",
+                "unknown instruction set",
+                "use one of " + ", ".join(f"cpu:{isa}" for isa in table),
             )
         return table[wanted]
     present = cpu_features()

@@ -1,4 +1,4 @@
-"""The state around a call that traced code depends on: fixed while compiling, checked at load and at the door."""
+"""The state around a call that traced code depends on: fixed while compiling, checked later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_STORED = ("num_threads", "grad_mode", "autocast_state")
 
 def ambient_state() -> dict[str, Any]:
     """Returns torch's global state as data, numbers of enums as this torch version numbers them."""
-    state: dict[str, Any] = json.loads(torch._C._dynamo.guards.GlobalStateGuard().__getstate__())
+    state: dict[str, Any] = json.loads(str(torch._C._dynamo.guards.GlobalStateGuard().__getstate__()))
     return {name: value for name, value in sorted(state.items()) if name not in _NOT_STORED}
 
 

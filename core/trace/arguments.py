@@ -45,10 +45,11 @@ def dynamic_dims(
             )
         return {name: (dims,) if isinstance(dims, int) else tuple(dims) for name, dims in given.items()}
     hints = _annotations(forward)
-    found = {name: (0,) for name in parameters if _is_tensor(hints.get(name))}
+    found: dict[str, tuple[int, ...]] = {name: (0,) for name in parameters if _is_tensor(hints.get(name))}
     if not found:
         raise ValueError(
-            f"{forward.__qualname__} has no argument annotated as a tensor: annotate one, or pass dynamic_arg_dims"
+            f"{forward.__qualname__} has no argument annotated as a tensor: "
+            "annotate one, or pass dynamic_arg_dims"
         )
     return found
 

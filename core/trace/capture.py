@@ -3,8 +3,8 @@
 Tried on torch 2.13.0 (run), read in 2.11.0. Private: `CheckFunctionManager.__init__` (the output
 graph is its second argument in both), `reset_code`, `TracingContext`, the config entries' defaults.
 
-The trace stops as soon as the graph is known: nothing is executed, and what Dynamo cached for the
-code object is dropped again, so that no later call can run into it.
+Nothing is executed: the graph's outputs are stood for by markers, from which the shape of the result
+is read off. What Dynamo cached for the code object is dropped again, so that no later call runs into it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import sympy
 import torch
 from torch import fx
 from torch._dynamo import config as dynamo_config
-from torch._dynamo import exc, guards, reset_code
+from torch._dynamo import exc, guards
+from torch._C._dynamo.eval_frame import reset_code
 from torch._guards import TracingContext
 
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
 from graphkiln.core.trace.inlined import Inlined, record_inlined
-from graphkiln.core.trace.paths import Aliases
+from graphkiln.core.trace.outputs import OutputMarker, structure_of
+from graphkiln.core.trace.sources import Aliases
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,10 @@ class Capture:
     """What one trace left: the graph, its inputs, the guards with the objects they saw, what was inlined."""
 
     graph: fx.GraphModule
+    arguments: tuple[str, ...]
+    structure: list[Any]
     example_inputs: tuple[Any, ...]
+    sources: tuple[Any, ...]
     guard_entries: tuple[Any, ...]
     aliases: Aliases
     inlined: Inlined
@@ -55,11 +60,9 @@ class Capture:
         return frozenset(found | ties)
 
 
-class _GraphKnown(Exception):
-    """Ends the traced call once the backend has the graph."""
-
-
-def capture(module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str, tuple[int, ...]]) -> Capture:
+def capture(
+    module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str, tuple[int, ...]]
+) -> Capture:
     """Returns the graph of `module.forward` on `arguments`, dim by dim dynamic as `dynamic` says.
 
     `arguments` are positional and never written to. Raises CompileError for a graph break or a
@@ -77,16 +80,20 @@ def capture(module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str
         context = TracingContext.get()
         assert context.fake_mode is not None
         caught.setdefault("graphs", []).append(graph)
-        caught.update(inputs=tuple(example_inputs), shape_env=context.fake_mode.shape_env)
-
-        def stop(*args: Any) -> Any:
-            raise _GraphKnown
-
-        return stop
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        caught.update(
+            inputs=tuple(example_inputs),
+            # Now and not later: Dynamo strips them from the nodes when the compile is over.
+            sources=tuple(node.meta["grapharg"].source for node in placeholders),
+            shape_env=context.fake_mode.shape_env,
+        )
+        count = len(next(node for node in graph.graph.nodes if node.op == "output").args[0])
+        return lambda *args: tuple(OutputMarker(index) for index in range(count))
 
     def keep_no_guard(entries: Sequence[Any]) -> Sequence[bool]:
         output = outputs[-1]
         caught["guards"] = tuple(entries)
+        caught["side_effects"] = not output.side_effects.is_empty()
         # Now and not later: Dynamo takes its invented globals away when the compile is over.
         caught["aliases"] = Aliases(
             imports=dict(output.import_sources),
@@ -108,9 +115,7 @@ def capture(module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str
                 options={"guard_filter_fn": keep_no_guard},
             )
             try:
-                compiled(*marked)
-            except _GraphKnown:
-                pass
+                result = compiled(*marked)
             except Exception as error:
                 inlined.raise_refusal()
                 raise _translated(module, error) from error
@@ -118,10 +123,21 @@ def capture(module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str
         reset_code(code)
     inlined.raise_refusal()
     if len(caught.get("graphs", [])) != 1:
-        raise CompileError(type(module).__qualname__, "its forward runs no tensor operation", "nothing to compile")
+        raise CompileError(
+            type(module).__qualname__, "its forward runs no tensor operation", "nothing to compile"
+        )
+    if caught["side_effects"]:
+        raise CompileError(
+            type(module).__qualname__,
+            "its forward changes attributes or objects outside the graph, which a compiled call would not do",
+            "keep state that forward writes in buffers, or out of the compiled class",
+        )
     return Capture(
+        arguments=names,
+        structure=structure_of(result, marked, names),
         graph=caught["graphs"][0],
         example_inputs=caught["inputs"],
+        sources=caught["sources"],
         guard_entries=caught["guards"],
         aliases=caught["aliases"],
         inlined=inlined,
@@ -142,9 +158,10 @@ def _marked(value: Any, dims: tuple[int, ...]) -> Any:
 @contextlib.contextmanager
 def _pinned_dynamo() -> Iterator[None]:
     """Dynamo's own defaults, whatever the process or its environment set: one trace, one outcome."""
+    options: dict[str, Any] = dynamo_config._config  # type: ignore[attr-defined]
     defaults = {
         name: entry.default
-        for name, entry in dynamo_config._config.items()
+        for name, entry in options.items()
         if isinstance(entry.default, (bool, int, float, str, type(None)))
         and getattr(entry, "alias", None) is None
         and not getattr(entry, "deprecated", False)
@@ -156,7 +173,7 @@ def _pinned_dynamo() -> Iterator[None]:
         "suppress_errors": False,
         "verbose": False,
     }
-    known = {name: value for name, value in pinned.items() if name in dynamo_config._config}
+    known = {name: value for name, value in pinned.items() if name in options}
     with dynamo_config.patch({**defaults, **known}):
         yield
 
@@ -182,11 +199,15 @@ def _translated(module: torch.nn.Module, error: Exception) -> Exception:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     if isinstance(error, exc.UserError) and "onstraint" in type(error).__name__ + str(error):
-        return CompileError(name, f"its code makes a dynamic dimension constant: {reason}", "see -vv for the place")
+        return CompileError(
+            name, f"its code makes a dynamic dimension constant: {reason}", "see -vv for the place"
+        )
     if isinstance(error, exc.Unsupported):
         where = next((line for line in reversed(lines) if line.startswith("File ")), "")
         return CompileError(name, f"it cannot be traced as one graph: {reason} {where}".strip(), "see -vv")
-    return CompileError(name, f"tracing ended with {type(error).__name__}: {reason}", "see -vv for the whole report")
+    return CompileError(
+        name, f"tracing ended with {type(error).__name__}: {reason}", "see -vv for the whole report"
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

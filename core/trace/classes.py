@@ -24,7 +24,7 @@ _ROOT_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_back
 
 
 def class_table(module: torch.nn.Module, method_names: Iterable[str], digests: CodeDigests) -> ClassTable:
-    """Returns `{class: {method: identity}}` for every class of the module tree and every traced method name."""
+    """Returns `{class: {method: identity}}` of every class in the module tree, of the traced method names."""
     names = sorted(set(method_names) | {"forward"})
     table: ClassTable = {}
     for kind in {type(part) for part in module.modules()}:
@@ -38,11 +38,17 @@ def class_table(module: torch.nn.Module, method_names: Iterable[str], digests: C
 
 
 def method_names(qualnames: Iterable[str]) -> set[str]:
-    """Returns the last parts of qualified names that can be methods."""
-    return {name.rpartition(".")[2] for name in qualnames if "." in name and not name.endswith(">")}
+    """Returns the last parts of qualified names that can be methods of a live module.
+
+    Constructors are left out: a live module is past them, and Dynamo itself replaces `Module.__init__`.
+    """
+    names = {name.rpartition(".")[2] for name in qualnames if "." in name and not name.endswith(">")}
+    return names - {"__init__", "__new__", "__setattr__", "__init_subclass__"}
 
 
-def check_classes(then: Mapping[str, Mapping[str, Any]], module: torch.nn.Module, digests: CodeDigests) -> list[Difference]:
+def check_classes(
+    then: Mapping[str, Mapping[str, Any]], module: torch.nn.Module, digests: CodeDigests
+) -> list[Difference]:
     """Returns how the live classes differ from a recorded table."""
     names = {name for methods in then.values() for name in methods}
     now = class_table(module, names, digests)
@@ -51,7 +57,9 @@ def check_classes(then: Mapping[str, Mapping[str, Any]], module: torch.nn.Module
         before, after = then.get(kind), now.get(kind)
         if before is None or after is None:
             found.append(
-                Difference("code", f"class {kind}", _presence(before), _presence(after), remedy="compile again")
+                Difference(
+                    "code", f"class {kind}", _presence(before), _presence(after), remedy="compile again"
+                )
             )
             continue
         for name in sorted({*before, *after}):
@@ -73,13 +81,19 @@ def check_root(module: torch.nn.Module) -> list[Difference]:
     """Returns the hooks on the root and a `forward` on the instance: compiled code would skip them."""
     found = [
         Difference(
-            "code", f"self.{name}", 0, len(hooks), remedy="remove the hook from the root module, or run it outside"
+            "code",
+            f"self.{name}",
+            0,
+            len(hooks),
+            remedy="remove the hook from the root module, or run it outside",
         )
         for name in _ROOT_HOOKS
         if (hooks := getattr(module, name, None))
     ]
     if "forward" in module.__dict__:
-        found.append(Difference("code", "self.forward", None, "set on the instance", remedy="delete it", kind="added"))
+        found.append(
+            Difference("code", "self.forward", None, "set on the instance", remedy="delete it", kind="added")
+        )
     return found
 
 

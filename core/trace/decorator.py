@@ -32,7 +32,9 @@ class ActiveConfig:
     cache_root: Path | None
 
 
-_active: contextvars.ContextVar[ActiveConfig | None] = contextvars.ContextVar("graphkiln_config", default=None)
+_active: contextvars.ContextVar[ActiveConfig | None] = contextvars.ContextVar(
+    "graphkiln_config", default=None
+)
 
 
 @contextlib.contextmanager
@@ -82,16 +84,17 @@ def support_torch_compile(
     def decorate(target: Any) -> Any:
         if not isinstance(target, type) or not callable(getattr(target, "forward", None)):
             raise TypeError(f"support_torch_compile decorates a class with a forward, not {target!r}")
-        forward = target.forward
-        target._graphkiln_dynamic_dims = dynamic_dims(forward, dynamic_arg_dims)
-        target._graphkiln_unbacked_dims = (
+        marked: Any = target
+        forward = marked.forward
+        marked._graphkiln_dynamic_dims = dynamic_dims(forward, dynamic_arg_dims)
+        marked._graphkiln_unbacked_dims = (
             dynamic_dims(forward, mark_unbacked_dims) if mark_unbacked_dims is not None else {}
         )
-        target._graphkiln_enable_if = staticmethod(enable_if) if enable_if else None
-        target._graphkiln_is_encoder = is_encoder
-        target._graphkiln_ignored = False
+        marked._graphkiln_enable_if = staticmethod(enable_if) if enable_if else None
+        marked._graphkiln_is_encoder = is_encoder
+        marked._graphkiln_ignored = False
         if not hasattr(target, "_graphkiln_supported"):
-            target._graphkiln_supported = True
+            marked._graphkiln_supported = True
             _wrap_init(target)
             _wrap_call(target)
         return target
@@ -100,7 +103,7 @@ def support_torch_compile(
 
 
 def ignore_torch_compile(cls: ModuleClass) -> ModuleClass:
-    """Keeps a class from being compiled; its decorated submodules, and a child that is decorated again, compile."""
+    """Keeps a class from being compiled; decorated submodules, and children decorated again, compile."""
     cls._graphkiln_ignored = True  # type: ignore[attr-defined]
     return cls
 

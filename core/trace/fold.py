@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
-Record = dict[str, Any]
+from graphkiln.core.trace.records import Record
 
 
 def fold(records: Iterable[Record]) -> list[Record]:
@@ -53,6 +52,11 @@ def _numbered_step(record: Record) -> tuple[int, str] | None:
     path = record["path"]
     for index in range(1, len(path)):
         step = path[index]
-        if step[0] == "ditem" and step[1][0] == "s" and step[1][1].isdigit() and path[index - 1] == ["attr", "_modules"]:
+        if (
+            step[0] == "ditem"
+            and step[1][0] == "s"
+            and step[1][1].isdigit()
+            and path[index - 1] == ["attr", "_modules"]
+        ):
             return index, step[1][1]
     return None

@@ -88,7 +88,9 @@ def record_functions(
         if module is None or digest is None:
             if bytecode_digest(code) in reachable or _is_generated(code):
                 continue
-            raise Bypass("code", f"function {code.co_qualname} was traced and has no source that can be read again")
+            raise Bypass(
+                "code", f"function {code.co_qualname} was traced and has no source that can be read again"
+            )
         found.setdefault(module, {})[code.co_qualname] = digest
     return found
 
@@ -149,4 +151,10 @@ def bytecode_digest(code: types.CodeType) -> str:
 
 def _is_generated(code: types.CodeType) -> bool:
     """Says whether the standard library wrote this code from a class whose own source is recorded."""
-    return code.co_filename == "<string>" and code.co_name in ("__init__", "__new__", "__eq__", "__hash__", "__repr__")
+    return code.co_filename == "<string>" and code.co_name in (
+        "__init__",
+        "__new__",
+        "__eq__",
+        "__hash__",
+        "__repr__",
+    )

@@ -1,24 +1,24 @@
-"""What a trace took for granted, as records `{kind, path, value}` that are checked once at load.
+"""From Dynamo's guards to records `{kind, path, value}`: while compiling only.
 
-Dynamo builds a guard for every fact it relied on; all of them are dropped at run time. This module
-turns each into a record over a path that can be walked again, and refuses by name what it cannot.
-Guard types as of torch 2.11 and 2.13.
+Dynamo builds a guard for every fact it relied on; all of them are dropped at run time. Each becomes
+a record over a path that can be walked again, or is refused by name. Guard types as of torch 2.11 and 2.13.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._dynamo import source as sources
 
-from graphkiln.cache.factors.difference import Difference
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import observe, typed_constant
-from graphkiln.core.trace.paths import Aliases, Path, PathBroken, Walker, argument_of, path_of, path_text
+from graphkiln.core.trace.paths import Path, Walker, path_text
+from graphkiln.core.trace.records import Record
+from graphkiln.core.trace.sources import Aliases, argument_of, path_of
 
 # Dynamo's guard type -> our kind of record.
 KINDS = {
@@ -59,8 +59,6 @@ _ELSEWHERE = frozenset(
     }
 )  # fmt: skip
 
-Record = dict[str, Any]
-
 
 def collect(
     entries: Sequence[Any], aliases: Aliases, module: torch.nn.Module, digests: CodeDigests
@@ -86,7 +84,9 @@ def _record(
     entry: Any, aliases: Aliases, walker: Walker, registered: set[int], digests: CodeDigests
 ) -> Record | None:
     guard, source = entry.orig_guard, entry.orig_guard.originating_source
-    if entry.guard_type in _ELSEWHERE or isinstance(source, (sources.ShapeEnvSource, sources.GlobalStateSource)):
+    if entry.guard_type in _ELSEWHERE or isinstance(
+        source, (sources.ShapeEnvSource, sources.GlobalStateSource)
+    ):
         return None
     if argument_of(source) is not None:
         # Call arguments are checked at the door of every call.
@@ -153,30 +153,3 @@ def _through_environment(path: Path) -> bool:
     roots = [step[1] for step in path if step[0] == "module"]
     keys = [step[1][1] for step in path if step[0] == "ditem" and step[1][0] == "s"]
     return bool(roots) and roots[0] == "os" and ("environ" in names or "environ" in keys)
-
-
-def check(records: Iterable[Record], module: torch.nn.Module, digests: CodeDigests) -> list[Difference]:
-    """Returns how the live module differs from what the records say."""
-    walker = Walker(module)
-    found: list[Difference] = []
-    for record in records:
-        name, then = path_text(record["path"]), record["value"]
-        try:
-            value = walker.walk(record["path"])
-            if record["kind"] == "same object":
-                now: Any = value is walker.walk(record["other"])
-            else:
-                now = observe(record["kind"], value, digests, record.get("extra"))
-        except PathBroken as broken:
-            found.append(Difference("code", name, then, None, remedy=f"{broken.step} is gone", kind="removed"))
-            continue
-        except (Bypass, AttributeError, TypeError) as error:
-            now = f"a {type(value).__name__} ({error})"
-        if now != then:
-            what = f"{name} {record['extra'] if isinstance(record.get('extra'), str) else ''}".strip()
-            found.append(Difference("code", what, then, now, remedy=_remedy(record["kind"], name)))
-    return found
-
-
-def _remedy(kind: str, name: str) -> str:
-    return f"set {name} back, or compile again" if kind == "constant" else "compile again"

@@ -22,7 +22,9 @@ from graphkiln.core.errors import Bypass
 
 _READ = os._Environ.__getitem__.__code__
 _WHOLE = frozenset(
-    getattr(os._Environ, name).__code__ for name in ("__iter__", "__len__", "copy", "__repr__") if hasattr(os._Environ, name)
+    getattr(os._Environ, name).__code__
+    for name in ("__iter__", "__len__", "copy", "__repr__")
+    if hasattr(os._Environ, name)
 )
 _WRITE = frozenset(getattr(os._Environ, name).__code__ for name in ("__setitem__", "__delitem__"))
 
@@ -43,7 +45,9 @@ class Inlined:
         if self.refusal is not None:
             raise self.refusal
         if len(self.environment) > _MANY:
-            raise Bypass("code", f"the model reads {len(self.environment)} environment variables while it is traced")
+            raise Bypass(
+                "code", f"the model reads {len(self.environment)} environment variables while it is traced"
+            )
 
 
 @contextlib.contextmanager
@@ -79,7 +83,9 @@ def _note_environment(found: Inlined, code: types.CodeType, args: Any, environ: 
     if code is _READ:
         key = args[1]
         if not key.is_python_constant():
-            found.refusal = Bypass("code", "the model reads an environment variable whose name is computed from data")
+            found.refusal = Bypass(
+                "code", "the model reads an environment variable whose name is computed from data"
+            )
             return
         name = key.as_python_constant()
         found.environment[name] = environ.get(name)

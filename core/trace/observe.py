@@ -15,11 +15,12 @@ import torch
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests, bytecode_digest
 
+_CONSTANT_BASES: tuple[Any, ...] = (int, float, str, bytes)
 _TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def typed_constant(value: Any) -> list[Any]:
-    """Returns a constant with its type: 3, 3.0 and True stay three things. Raises Bypass for any other object."""
+    """Returns a constant with its type: 3, 3.0 and True stay three. Raises Bypass for any other object."""
     if value is None:
         return ["none"]
     if value is Ellipsis:
@@ -38,7 +39,10 @@ def typed_constant(value: Any) -> list[Any]:
     if kind is bytes:
         return ["y", value.hex()]
     if kind in (tuple, list, torch.Size):
-        return ["t" if kind is tuple else "l" if kind is list else "z", [typed_constant(item) for item in value]]
+        return [
+            "t" if kind is tuple else "l" if kind is list else "z",
+            [typed_constant(item) for item in value],
+        ]
     if kind in (set, frozenset):
         return ["e", kind.__name__, sorted((typed_constant(item) for item in value), key=repr)]
     if kind is dict:
@@ -55,7 +59,7 @@ def typed_constant(value: Any) -> list[Any]:
         return ["type", type_name(value)]
     if isinstance(value, types.CodeType):
         return ["code", bytecode_digest(value)]
-    for base in (int, float, str, bytes):
+    for base in _CONSTANT_BASES:
         if isinstance(value, base):
             return ["sub", type_name(kind), typed_constant(base(value))]
     raise Bypass("code", f"the trace depends on a {type_name(kind)}, which has no stored form")
@@ -80,7 +84,9 @@ def untyped_constant(value: Any) -> Any:
         return slice(*(untyped_constant(item) for item in value[1]))
     if kind == "torch":
         name = str(value[1])
-        return getattr(torch, name.removeprefix("torch.")) if name.startswith("torch.") else torch.device(name)
+        return (
+            getattr(torch, name.removeprefix("torch.")) if name.startswith("torch.") else torch.device(name)
+        )
     raise Bypass("code", f"a key of kind {kind!r} in a stored path")
 
 
@@ -99,14 +105,16 @@ def identity(value: Any, digests: CodeDigests) -> list[Any]:
         return ["method", identity(value.__func__, digests)]
     if isinstance(value, types.FunctionType):
         return function_identity(value, digests)
-    if isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if isinstance(
+        value, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+    ):
         owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
         where = type_name(owner) if isinstance(owner, type) else getattr(value, "__module__", None)
         return ["builtin", where, value.__qualname__]
     if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return ["op", str(value)]
     if isinstance(value, torch._ops.HigherOrderOperator):
-        return ["op", value.name()]
+        return ["op", str(value.name())]
     if isinstance(value, (staticmethod, classmethod)):
         return [type(value).__name__, identity(value.__func__, digests)]
     if isinstance(value, torch.nn.Module):
@@ -161,4 +169,9 @@ def _key(key: Any, digests: CodeDigests) -> Any:
 def tensor_signature(value: torch.Tensor) -> list[Any]:
     """Returns `[class, dtype, shape, stride]` of a tensor; never its device or its values."""
     kind = "Parameter" if isinstance(value, torch.nn.Parameter) else "Tensor"
-    return [kind, str(value.dtype), [int(size) for size in value.shape], [int(step) for step in value.stride()]]
+    return [
+        kind,
+        str(value.dtype),
+        [int(size) for size in value.shape],
+        [int(step) for step in value.stride()],
+    ]

@@ -8,7 +8,7 @@ out, because a tensor of one row is contiguous in more ways than one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,18 +20,16 @@ from graphkiln.core.trace.ambient import serving_state
 
 _LAYOUT = frozenset(
     {
-        "prim::device", "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::clone",
-        "aten::transpose", "aten::t", "aten::expand", "aten::alias", "aten::contiguous", "aten::detach",
-        "aten::permute", "aten::as_strided",
+        "prim::device", "aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias",
+        "aten::clone", "aten::transpose", "aten::t", "aten::expand", "aten::alias", "aten::contiguous",
+        "aten::detach", "aten::permute", "aten::as_strided",
     }
 )  # fmt: skip
-
-Arguments = Callable[[int], Sequence[Any]]
 
 
 class _Log(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.lines: list[str] = []
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,7 +55,11 @@ def first_difference(one: Sequence[str], other: Sequence[str]) -> str | None:
     """Returns the first operator in which two logs differ, None when they are equal."""
     for left, right in zip(one, other, strict=False):
         if left != right:
-            return f"{left.split(' ')[0]} against {right.split(' ')[0]}" if left.split()[0] != right.split()[0] else left
+            return (
+                f"{left.split(' ')[0]} against {right.split(' ')[0]}"
+                if left.split()[0] != right.split()[0]
+                else left
+            )
     if len(one) != len(other):
         longer = one if len(one) > len(other) else other
         return longer[min(len(one), len(other))].split(" ")[0]

@@ -1,4 +1,4 @@
-"""Facts about shapes that a trace, or Inductor after it, took for granted, held against [smallest, largest]."""
+"""Facts about shapes that a trace, or Inductor after it, took for granted, held against a range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ShapeFact:
-    """A condition on the token count: `expression` over one symbol, and where it was asked ("" when unknown)."""
+    """A condition on the token count, and the source line that asked for it ("" when unknown)."""
 
     expression: sympy.Basic
     line: str
@@ -92,5 +92,3 @@ def _line(location: Any) -> str:
         return ""
     # `code  # file.py:70 in name`: torch already shortens the path to the file's name.
     return re.sub(r"\s+", " ", str(where)).strip()
-
-

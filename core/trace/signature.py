@@ -14,7 +14,7 @@ _FIELDS = ("kind", "name", "dtype", "shape", "stride", "offset", "tied to", "per
 
 
 def parameter_signature(module: torch.nn.Module) -> Signature:
-    """Returns `[kind, name, dtype, shape, stride, storage offset, tied to, persistent]` a tensor, sorted by name.
+    """Returns `[kind, name, dtype, shape, stride, offset, tied to, persistent]` a tensor, by name.
 
     `tied to` is the first name of the same tensor. `requires_grad` is left out: loaders differ in it
     and serving runs without gradients.
@@ -62,14 +62,21 @@ def check_signature(then: Sequence[Sequence[Any]], module: torch.nn.Module) -> l
             kind = "added" if one is None else "removed"
             found.append(
                 Difference(
-                    "code", f"parameter {name}", _shape(one), _shape(other), remedy=remedy, kind=kind  # type: ignore[arg-type]
+                    "code",
+                    f"parameter {name}",
+                    _shape(one),
+                    _shape(other),
+                    remedy=remedy,
+                    kind=kind,  # type: ignore[arg-type]
                 )
             )
             continue
         for index, title in enumerate(_FIELDS):
             if list_of(one[index]) != list_of(other[index]):
                 found.append(
-                    Difference("code", f"parameter {name} {title}", one[index], other[index], remedy="compile again")
+                    Difference(
+                        "code", f"parameter {name} {title}", one[index], other[index], remedy="compile again"
+                    )
                 )
     return found
 

@@ -56,6 +56,7 @@ class GraphOf:
 
     def _node(self, spec: dict[str, Any]) -> fx.Node:
         graph, kind = self.graph, spec["kind"]
+        node: fx.Node
         inputs = [self.nodes[i] for i in spec.get("in", [])]
         tensor = self._fake(4 if spec.get("static") else self.size, 8)
         value: Any = tensor
@@ -65,7 +66,7 @@ class GraphOf:
         elif kind == "output":
             return graph.output(tuple(inputs))
         elif kind == "op":
-            function = {1: torch.relu, 2: torch.add, 3: torch.addcmul}[len(inputs)]
+            function: Any = {1: torch.relu, 2: torch.add, 3: torch.addcmul}[len(inputs)]
             node = graph.call_function(function, tuple(inputs))
         elif kind == "method":
             node = graph.call_method("sigmoid", tuple(inputs))
@@ -110,7 +111,7 @@ class GraphOf:
         if variant in ("empty_like", "zeros_like"):
             return graph.call_function(getattr(torch, variant), (inputs[0],)), like
         name = variant.removeprefix("aten_")
-        target = {
+        target: Any = {
             "empty": aten.empty.memory_format,
             "empty_like": aten.empty_like.default,
             "empty_strided": aten.empty_strided.default,
@@ -141,7 +142,8 @@ def test_splits_agree_with_the_observed_table(toy: Any) -> None:
         for node, number in part_of.items():
             label: Any = before.get(node)
             if label is None:
-                label = ("dim", before[node.args[0]], node.args[1])
+                tensor: Any = node.args[0]
+                label = ("dim", before[tensor], node.args[1])
             found.setdefault(number, {"splitting": number in splitting, "nodes": set()})["nodes"].add(label)
         expected = {
             piece["id"]: {

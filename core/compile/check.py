@@ -1,0 +1,66 @@
+"""The numeric check: compiled pieces against eager at several token counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from graphkiln.core.report import CheckReport, CheckRow
+
+# Of the largest absolute value of eager's output. float32 differs by the order of its sums; the
+# narrow types by their rounding, a few units in the last place through tens of layers.
+_RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+def check_counts(smallest: int, largest: int) -> list[int]:
+    """Returns the token counts that a check tries: the ends of the range and what lies oddly between."""
+    return sorted({smallest, largest, *(count for count in (2, 7, 64) if smallest <= count <= largest)})
+
+
+def check_part(
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    arguments: Callable[[int], Sequence[Any]],
+    context: Callable[[int], AbstractContextManager[Any]],
+    counts: Sequence[int],
+) -> CheckReport:
+    """Returns compiled against eager on the same inputs at each token count, each in a context of its own."""
+    rows = []
+    for count in counts:
+        inputs = arguments(count)
+        with torch.no_grad():
+            with context(count):
+                wanted = eager(*inputs)
+            with context(count):
+                got = compiled(*inputs)
+        rows.append(_row(count, tree_leaves(got), tree_leaves(wanted)))
+    return CheckReport(tuple(rows))
+
+
+def _row(count: int, got: Sequence[Any], wanted: Sequence[Any]) -> CheckRow:
+    """Returns the output that comes closest to its limit, or is furthest beyond it."""
+    rows = [_compare(count, one, other) for one, other in zip(got, wanted, strict=True)]
+    return max(rows, key=_strain, default=CheckRow(count, 0.0, 0.0))
+
+
+def _compare(count: int, one: Any, other: Any) -> CheckRow:
+    if not isinstance(other, torch.Tensor):
+        return CheckRow(count, 0.0 if one == other else math.inf, 0.0)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return CheckRow(count, math.inf, 0.0)
+    if not other.numel():
+        return CheckRow(count, 0.0, 0.0)
+    error = float((one.double() - other.double()).abs().max())
+    tolerance = _RELATIVE.get(other.dtype, 0.0) * max(1.0, float(other.double().abs().max()))
+    return CheckRow(count, error, tolerance)
+
+
+def _strain(row: CheckRow) -> float:
+    if math.isnan(row.max_abs_error):
+        return math.inf
+    return row.max_abs_error / row.tolerance if row.tolerance else (0.0 if row.ok else math.inf)

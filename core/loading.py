@@ -1,0 +1,130 @@
+"""From an entry on disk to a part that can be called: every check first, then the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cache.factors.difference import Difference
+from graphkiln.cache.store.entries import Entry
+from graphkiln.core.compile.execute import CompiledPart
+from graphkiln.core.compile.sealed import ArtifactFiles, SealedPiece, load_piece
+from graphkiln.core.errors import LoadRefused
+from graphkiln.core.target.cpu import CpuTarget, cpu_features
+from graphkiln.core.trace.code import check_code, check_source
+from graphkiln.core.trace.paths import Walker
+
+RANK = "0_0"
+
+
+@dataclass(frozen=True)
+class EntryArtifact:
+    """An artifact of an entry: each file is handed out after its own digest matched the manifest."""
+
+    entry: Entry
+    artifact: str
+
+    def read(self, name: str) -> bytes:
+        """Returns a file's bytes."""
+        return self.entry.files.checked(*self._record(name))
+
+    def path(self, name: str) -> Path:
+        """Returns a file's path, for what has to be mapped by name."""
+        self.entry.files.measured(*self._record(name))
+        return self.entry.path / "artifacts" / self.artifact / name
+
+    def _record(self, name: str) -> tuple[str, Any]:
+        path = f"artifacts/{self.artifact}/{name}"
+        record = self.entry.manifest(RANK).files.get(path)
+        if record is None:
+            raise EntryDamaged(self.entry.path.name, path, "missing", "the manifest does not list it")
+        return path, record
+
+
+@dataclass(frozen=True)
+class FreshArtifact:
+    """An artifact that was built by this process and is not on disk as an entry yet."""
+
+    files: Mapping[str, bytes | Path]
+
+    def read(self, name: str) -> bytes:
+        """Returns a file's bytes."""
+        content = self.files[name]
+        return content if isinstance(content, bytes) else content.read_bytes()
+
+    def path(self, name: str) -> Path:
+        """Returns the path of a library where the compiler put it."""
+        content = self.files[name]
+        assert isinstance(content, Path)
+        return content
+
+
+def differences(entry: Entry, prefix: str, module: torch.nn.Module) -> list[Difference]:
+    """Returns how the live model, and this machine, differ from what an entry was compiled for.
+
+    Raises EntryDamaged for a broken file of the entry.
+    """
+    code = entry.factors().as_json()["code"]
+    if prefix not in code:
+        return [
+            Difference("code", f"part {prefix}", None, "in the model", kind="added", remedy="compile again")
+        ]
+    wiring = entry.read_json(RANK, prefix, "wiring.json")
+    return check_code(code[prefix], wiring["sources"], module)
+
+
+def source_differences(entry: Entry, prefix: str) -> list[Difference]:
+    """Returns the differences that show without a model: source text, variables read while tracing."""
+    code = entry.factors().as_json()["code"]
+    if prefix not in code:
+        return [
+            Difference("code", f"part {prefix}", None, "in the model", kind="added", remedy="compile again")
+        ]
+    return check_source(code[prefix], entry.read_json(RANK, prefix, "wiring.json")["sources"])
+
+
+def load_entry_part(entry: Entry, prefix: str, module: torch.nn.Module, target: CpuTarget) -> CompiledPart:
+    """Returns a part of a checked entry, ready to be called.
+
+    Raises EntryDamaged for a broken file and LoadRefused when this machine cannot run the code; the
+    CPU is compared before any library is mapped.
+    """
+    require_cpu(entry.path.name, target)
+    wiring = entry.read_json(RANK, prefix, "wiring.json")
+    artifacts = [EntryArtifact(entry, piece["artifact"]) for piece in wiring["pieces"]]
+    return load_part(wiring, artifacts, module, entry.path.name)
+
+
+def require_cpu(entry: str, target: CpuTarget) -> None:
+    """Raises LoadRefused naming what this CPU lacks of what the code was built for."""
+    missing = target.missing(cpu_features())
+    if missing:
+        raise LoadRefused(entry, f"it was built for {target.name} and this CPU lacks {', '.join(missing)}")
+
+
+def load_part(
+    wiring: Mapping[str, Any], artifacts: list[Any], module: torch.nn.Module, name: str
+) -> CompiledPart:
+    """Returns a part of its wiring and its artifacts, in the order of the wiring's pieces."""
+    pieces = [
+        _piece(artifact, piece["fingerprint"], name)
+        for artifact, piece in zip(artifacts, wiring["pieces"], strict=True)
+    ]
+    return CompiledPart(wiring, pieces, module, Walker(module).walk)
+
+
+def _piece(artifact: ArtifactFiles, fingerprint: str, name: str) -> SealedPiece:
+    try:
+        piece = load_piece(artifact)
+    except (ImportError, OSError) as error:
+        raise LoadRefused(name, f"a kernel cannot be mapped: {error}") from error
+    except ValueError as error:
+        raise LoadRefused(name, str(error)) from error
+    if piece.fingerprint != fingerprint:
+        raise LoadRefused(name, "an artifact holds another piece than the wiring names")
+    return piece

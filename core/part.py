@@ -1,0 +1,47 @@
+"""One decorated module as a start sees it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Part:
+    """One decorated module to compile: its folder name, and example calls by token count."""
+
+    prefix: str
+    module: torch.nn.Module
+    arguments: Callable[[int], Sequence[Any]]
+
+    @property
+    def dynamic(self) -> dict[str, tuple[int, ...]]:
+        """The dimensions that vary with the token count."""
+        dims: dict[str, tuple[int, ...]] = type(self.module)._graphkiln_dynamic_dims  # type: ignore[attr-defined]
+        return dims
+
+
+def arguments_like(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Callable[[int], tuple[Any, ...]]:
+    """Returns example calls made after a real one: any token count, zeros for the tensors' values."""
+    bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    dims = type(module)._graphkiln_dynamic_dims
+
+    def arguments(count: int) -> tuple[Any, ...]:
+        return tuple(_resized(value, dims.get(name, ()), count) for name, value in bound.arguments.items())
+
+    return arguments
+
+
+def _resized(value: Any, dims: Sequence[int], count: int) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    dynamic = {dim % value.dim() for dim in dims}
+    size = [count if dim in dynamic else length for dim, length in enumerate(value.shape)]
+    return torch.zeros(size, dtype=value.dtype, device=value.device)

@@ -1,0 +1,205 @@
+"""What a caller starts: precompile, warm, the key, a model that is ready to serve.
+
+Each returns what it did as a report; nothing here prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphkiln.cache.errors import CacheError
+from graphkiln.cache.factors.difference import Difference
+from graphkiln.cache.factors.env import read
+from graphkiln.cache.store.root import CacheRoot, resolve_root
+from graphkiln.cache.store.store import Store
+from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.models.load import build
+from graphkiln.core.ops.forward_context import set_forward_context
+from graphkiln.core.part import Part, arguments_like
+from graphkiln.core.phases import Phases
+from graphkiln.core.plan import make_plan, plan_for_class
+from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
+from graphkiln.core.runner import Runner, dummy_context
+from graphkiln.core.session import Session
+from graphkiln.core.trace.decorator import ActiveConfig
+
+_BACKBONE = "backbone"
+
+
+def precompile(
+    deployment: Deployment,
+    config: CompilationConfig | None = None,
+    *,
+    check: bool = True,
+    store_source: bool = True,
+    cache_root: Path | str | None = None,
+    progress: Progress | None = None,
+) -> StartReport:
+    """Traces, compiles, checks and publishes what a start of `deployment` needs; a hit does none of it.
+
+    Raises CheckFailed, and publishes nothing, when compiled and eager disagree; CompileError and
+    ModelError for what cannot be compiled; CacheError when the cache cannot be written.
+    """
+    start = _Start(deployment, config, cache_root, progress, "precompile", must_publish=True)
+    return start.run(check=check, store_source=store_source)[1]
+
+
+def warm(
+    deployment: Deployment,
+    config: CompilationConfig | None = None,
+    *,
+    require_hit: bool = False,
+    cache_root: Path | str | None = None,
+    progress: Progress | None = None,
+) -> StartReport:
+    """Makes sure that a start would hit, publishing what is missing; `require_hit` compiles nothing.
+
+    A hit is proved by a first call. Raises as `precompile` does, CheckFailed apart.
+    """
+    start = _Start(deployment, config, cache_root, progress, "warm", must_publish=True)
+    return start.run(compiles=not require_hit, first_call=True)[1]
+
+
+def load_model(
+    deployment: Deployment,
+    config: CompilationConfig | None = None,
+    *,
+    cache_root: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Runner:
+    """Returns a runner that is ready to serve, from the cache or compiled now.
+
+    A cache that cannot be used makes the start slower and never impossible: `runner.report` says so.
+    """
+    return _Start(deployment, config, cache_root, progress, "load_model", must_publish=False).run()[0]
+
+
+def key(deployment: Deployment, config: CompilationConfig | None = None, *, trace: bool = True) -> KeyReport:
+    """Returns the key of a deployment, traced and not compiled; without `trace` its lookup alone.
+
+    Raises Bypass when a factor has no canonical form.
+    """
+    plan = make_plan(deployment, config or CompilationConfig())
+    if plan.factors is None:
+        assert plan.refusal is not None
+        raise plan.refusal
+    factors, decisions = plan.factors, plan.decisions
+    if trace:
+        from graphkiln.core.tracing import trace_part
+
+        assert plan.source is not None
+        served = build(plan.source, deployment, weights="empty")
+        traced = trace_part(Part(_BACKBONE, served.backbone, served.example_inputs), plan)
+        factors, decisions = plan.with_code({_BACKBONE: traced.code.factor}), (*decisions, *traced.decisions)
+    return KeyReport(
+        key=factors.key if trace else None,
+        lookup=factors.lookup,
+        hashes=factors.hashes,
+        factors=factors.as_json(),
+        decisions=decisions,
+        target=plan.target.name,
+    )
+
+
+def start_module(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], active: ActiveConfig
+) -> Callable[..., Any]:
+    """Returns what serves a decorated module's calls; its first call, `args` and `kwargs`, is the example."""
+    name = f"{type(module).__module__}.{type(module).__qualname__}"
+    first = next((tensor for tensor in module.parameters()), None)
+    dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
+    plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
+    phases = Phases(Silent())
+    session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
+    forward = session.open(Part(_BACKBONE, module, arguments_like(module, args, kwargs)), must_publish=False)
+    session.record(session.report())
+    return forward
+
+
+class _Start:
+    """One start of a deployment, from its arguments to a runner and a report."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        config: CompilationConfig | None,
+        cache_root: Path | str | None,
+        progress: Progress | None,
+        command: str,
+        *,
+        must_publish: bool,
+    ) -> None:
+        self.deployment = deployment
+        self.config = config or CompilationConfig()
+        self.cache_root = cache_root
+        self.command = command
+        self.must_publish = must_publish
+        self.phases = Phases(progress or Silent())
+
+    def run(
+        self,
+        *,
+        check: bool = False,
+        store_source: bool = True,
+        compiles: bool = True,
+        first_call: bool = False,
+    ) -> tuple[Runner, StartReport]:
+        with self.phases.phase("plan"):
+            plan = make_plan(self.deployment, self.config)
+            session = Session(
+                plan, self._open_store(), self.phases, command=self.command, store_source=store_source
+            )
+            if compiles and self.config.compiles and not session.has_candidate():
+                session.require_means(must_publish=self.must_publish)
+        assert plan.source is not None
+        with self.phases.phase("model"):
+            served = build(plan.source, self.deployment)
+
+        def context(count: int) -> contextlib.AbstractContextManager[Any]:
+            if not served.layers:
+                return contextlib.nullcontext()
+            return set_forward_context(dummy_context(served, self.deployment, count))
+
+        if not self.config.compiles:
+            report = session.report((_mode_none(),))
+            return Runner(served, served.backbone.forward, report, self.deployment), report
+        forward = session.open(
+            Part(_BACKBONE, served.backbone, served.example_inputs),
+            must_publish=self.must_publish,
+            check=context if check else None,
+            compiles=compiles,
+        )
+        if first_call and session.outcome == "hit":
+            with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
+                forward(*served.example_inputs(session.smallest))
+        report = session.report()
+        session.record(report)
+        return Runner(served, forward, report, self.deployment), report
+
+    def _open_store(self) -> Store | None:
+        try:
+            return _store(self.config, self.cache_root)
+        except CacheError as error:
+            if self.must_publish:
+                raise
+            self.phases.note(f"{error}: starting without the cache")
+            return None
+
+
+def _mode_none() -> Difference:
+    remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
+    return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
+
+
+def _store(config: CompilationConfig, cache_root: Path | str | None) -> Store | None:
+    """Returns the store to use, None when GRAPHKILN_DISABLE_COMPILE_CACHE is set."""
+    if read("GRAPHKILN_DISABLE_COMPILE_CACHE"):
+        return None
+    folder = Path(config.cache_dir) if config.cache_dir else None
+    return Store(CacheRoot(resolve_root(cache_root)), folder)

@@ -1,0 +1,81 @@
+"""The door of a compiled part: what every call is held to before any compiled code runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphkiln.core.errors import DoorError
+from graphkiln.core.trace.observe import typed_constant
+
+
+class Door:
+    """Checks one part's calls: number and kind of arguments, dtype, device, sizes, token count, grad mode."""
+
+    def __init__(self, promised: Mapping[str, Any], forward: Callable[..., Any]) -> None:
+        self._rows: Sequence[Mapping[str, Any]] = promised["arguments"]
+        self._dtypes = [_dtype(row) for row in self._rows]
+        self.smallest, self.largest = int(promised["smallest"]), int(promised["largest"])
+        self._signature = inspect.signature(forward)
+
+    def ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Returns a call's arguments in the order of the traced forward, defaults filled in."""
+        if not kwargs and len(args) == len(self._rows):
+            return list(args)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return list(bound.arguments.values())
+
+    def check(self, values: Sequence[Any]) -> int:
+        """Returns the token count of a call. Raises DoorError when it brings something else than promised."""
+        if torch.is_grad_enabled():
+            raise DoorError("grad mode", "no gradients", "gradients on: call it under torch.no_grad()")
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise DoorError("autocast", "autocast off", "autocast on")
+        if len(values) != len(self._rows):
+            raise DoorError("arguments", f"{len(self._rows)} of them", f"{len(values)}")
+        tokens: int | None = None
+        for row, dtype, value in zip(self._rows, self._dtypes, values, strict=True):
+            if dtype is None:
+                if typed_constant(value) != row["constant"]:
+                    raise DoorError(row["name"], f"the constant {row['constant']}", f"{value!r}")
+                continue
+            tokens = self._tensor(row, dtype, value, tokens)
+        if tokens is None:
+            return 0
+        if not self.smallest <= tokens <= self.largest:
+            raise DoorError("token count", f"{self.smallest} to {self.largest}", str(tokens))
+        return tokens
+
+    def _tensor(
+        self, row: Mapping[str, Any], dtype: torch.dtype, value: Any, tokens: int | None
+    ) -> int | None:
+        name, shape = row["name"], row["shape"]
+        if not isinstance(value, torch.Tensor):
+            raise DoorError(name, f"a tensor of {dtype}", f"a {type(value).__name__}")
+        if value.dtype is not dtype:
+            raise DoorError(name, str(dtype), str(value.dtype))
+        if value.device.type != row["device"]:
+            raise DoorError(name, f"a tensor on {row['device']}", f"one on {value.device.type}")
+        if value.dim() != len(shape):
+            raise DoorError(name, f"{len(shape)} dimensions", str(value.dim()))
+        if not value.is_contiguous():
+            raise DoorError(name, "a contiguous tensor", f"strides {tuple(value.stride())}")
+        for dim, (size, promised) in enumerate(zip(value.shape, shape, strict=True)):
+            if promised is None:
+                if tokens is not None and size != tokens:
+                    raise DoorError(name, f"{tokens} tokens, as in the other arguments", str(size))
+                tokens = size
+            elif size != promised:
+                raise DoorError(name, f"size {promised} in dimension {dim}", str(size))
+        return tokens
+
+
+def _dtype(row: Mapping[str, Any]) -> torch.dtype | None:
+    if "dtype" not in row:
+        return None
+    dtype: torch.dtype = getattr(torch, str(row["dtype"]).removeprefix("torch."))
+    return dtype

@@ -1,0 +1,67 @@
+"""A part traced once, with everything that its key needs: graph, code factor, the range that it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graphkiln.core.errors import CompileError
+from graphkiln.core.part import Part
+from graphkiln.core.plan import Plan
+from graphkiln.core.report import Decision
+from graphkiln.core.trace.capture import Capture, capture
+from graphkiln.core.trace.operators import first_difference, operator_log
+from graphkiln.core.trace.recording import TracedCode, record_code
+from graphkiln.core.trace.shapes import facts_of, require
+
+# Odd, prime and above the small counts that models tend to branch on.
+_EXAMPLE_TOKENS = 13
+
+
+@dataclass(frozen=True)
+class TracedPart:
+    """What a trace left; `smallest` is the least token count that the compiled part may serve."""
+
+    capture: Capture
+    code: TracedCode
+    smallest: int
+    arguments: tuple[Any, ...]
+    decisions: tuple[Decision, ...]
+
+
+def trace_part(part: Part, plan: Plan) -> TracedPart:
+    """Returns the one trace of a part.
+
+    Raises ShapeLimited when the traced code does not hold for every token count up to the plan's
+    largest, CompileError and Bypass as `capture` and `record_code` do.
+    """
+    if plan.largest < 2:
+        raise CompileError(
+            "max_num_batched_tokens", "1 token leaves nothing dynamic to compile", "use at least 2"
+        )
+    count = min(_EXAMPLE_TOKENS, plan.largest)
+    arguments = tuple(part.arguments(count))
+    traced = capture(part.module, arguments, part.dynamic)
+    require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)
+    smallest, decisions = _smallest(part, count)
+    return TracedPart(traced, record_code(part.module, traced, smallest), smallest, arguments, decisions)
+
+
+def _smallest(part: Part, count: int) -> tuple[int, tuple[Decision, ...]]:
+    many = operator_log(part.module, part.arguments(count))
+    if count != 2:
+        found = first_difference(operator_log(part.module, part.arguments(2)), many)
+        if found is not None:
+            raise CompileError(
+                type(part.module).__qualname__,
+                f"it runs other operators for 2 tokens than for {count} ({found})",
+                "make the code independent of the token count",
+            )
+    try:
+        found = first_difference(operator_log(part.module, part.arguments(1)), many)
+    except Exception as error:
+        # The model's own code, run with one token: whatever it raises, it does not serve one.
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    if found is None:
+        return 1, ()
+    return 2, (Decision("smallest token count", 1, 2, f"one token runs other operators ({found})"),)
