@@ -30,7 +30,7 @@ def key(
             progress.phase("plan" if no_trace else "trace")
         from graphkiln.core import start
 
-        report = start.key(deployment, config, trace=not no_trace, cache_root=session.cache_root)
+        report = start.key(deployment, config, trace=not no_trace)
     if as_json:
         session.json("key", key_json(report, asked.model))
     elif session.quiet:

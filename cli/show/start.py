@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
     """Returns the table of one start: facts, phases that add up to its wall time, check, decisions."""
-    saved = report.compiled_seconds if report.outcome == "hit" else None
+    cold = report.compiled_seconds if report.outcome == "hit" else None
     pairs = [
         (report.outcome, f"{model} for {report.target}"),
         ("entry", str(report.entry_path or "")),
@@ -26,7 +26,7 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
         ("size", bytes_text(report.entry_bytes) if report.entry_bytes else ""),
         ("pieces", pieces_text(report)),
         ("did", counts_text(report.counts)),
-        ("saved", f"{seconds_text(saved)} s of compiling" if saved else ""),
+        ("cold", f"{seconds_text(cold)} s when it was compiled" if cold else ""),
     ]
     return [
         *facts(pairs, style),
@@ -55,7 +55,7 @@ def pieces_text(report: StartReport) -> str:
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """Returns what a start did as counts, zeros included: a hit says that it compiled nothing."""
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+    return ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items())
 
 
 def phase_lines(phases: Sequence[tuple[str, float]], style: Style) -> list[str]:
