@@ -204,7 +204,7 @@ def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run])
     core.answer = KEY_REPORT
     run("key", "m")
     assert core.deployment == Deployment("m")
-    assert core.options == {"trace": True, "cache_root": None}
+    assert core.options == {"trace": True}
 
 
 @pytest.mark.parametrize(
