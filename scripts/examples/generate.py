@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from graphkiln.core import Deployment, load_model
 
@@ -51,7 +52,7 @@ def _token_ids(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _tokenizer(model: str):
+def _tokenizer(model: str) -> Any:
     # The tokenizer alone: transformers would take longer to import than the model takes to start.
     from tokenizers import Tokenizer
 
