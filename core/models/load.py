@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,14 +105,15 @@ def _with_weights(
 def _converted(ref: str, folder: Path, model: Any, dtype: torch.dtype) -> Any:
     """The model as transformers' own loader gives it, which knows how old and fused weights are renamed."""
     try:
-        loaded, info = type(model).from_pretrained(
-            folder,
-            config=copy.deepcopy(model.config),
-            dtype=dtype,
-            attn_implementation="eager",
-            output_loading_info=True,
-            local_files_only=True,
-        )
+        with _silent_transformers():
+            loaded, info = type(model).from_pretrained(
+                folder,
+                config=copy.deepcopy(model.config),
+                dtype=dtype,
+                attn_implementation="eager",
+                output_loading_info=True,
+                local_files_only=True,
+            )
     except (RuntimeError, ValueError, KeyError, OSError) as error:
         raise WeightsDamaged(
             ref,
@@ -126,6 +129,21 @@ def _converted(ref: str, folder: Path, model: Any, dtype: torch.dtype) -> Any:
             "use the weights that belong to this config.json",
         )
     return loaded
+
+
+@contextlib.contextmanager
+def _silent_transformers() -> Iterator[None]:
+    """Inside, transformers neither draws progress nor logs: what is wrong is told by an error of ours."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _one_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def identify(deployment: Deployment) -> ModelSource:
     _refuse_what_is_not_built(deployment)
     if ref.startswith("preset:"):
         return _preset(ref, deployment)
-    if _FACTORY.fullmatch(ref) and not Path(ref).exists():
+    if _FACTORY.fullmatch(ref) and not os.path.exists(ref):
         return _factory(ref, deployment)
     return _folder(ref, deployment)
 
@@ -130,8 +131,9 @@ def _factory(ref: str, deployment: Deployment) -> ModelSource:
 
 
 def _folder(ref: str, deployment: Deployment) -> ModelSource:
-    path = Path(ref).expanduser()
-    if not path.exists():
+    # os.path answers "no" where pathlib raises: an unknown ~user, a name that is too long.
+    path = Path(os.path.expanduser(ref))
+    if not os.path.exists(path):
         hub = re.fullmatch(r"[\w.-]+/[\w.-]+", ref) is not None
         raise ModelError(
             ref,
@@ -140,7 +142,7 @@ def _folder(ref: str, deployment: Deployment) -> ModelSource:
             if hub
             else "give a folder with config.json",
         )
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ModelError(
             ref, "is a file, not a folder", "give the folder that holds config.json and the weights"
         )

@@ -7,8 +7,6 @@ of them enters a graph. Tried on torch 2.13.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from graphkiln.core.ops.errors import UnknownLayer
@@ -22,8 +20,7 @@ ATTENTION = "graphkiln::unified_attention_with_output"
 # Scores of one request are computed for at most this many (head, query, key) at once: 256 MiB in fp32.
 _MAX_SCORES = 1 << 26
 
-# torch.library is not typed.
-_library: Any = torch.library.Library("graphkiln", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library = torch.library.Library("graphkiln", "FRAGMENT")
 _library.define("unified_kv_cache_update(Tensor key, Tensor value, str layer_name) -> Tensor")
 _library.define(
     "unified_attention_with_output(Tensor query, Tensor key, Tensor value, Tensor(a!) output, "

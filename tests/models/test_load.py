@@ -112,14 +112,15 @@ def test_a_tensor_of_another_shape_is_named(make_folder: MakeFolder) -> None:
     assert caught.value.ref == str(folder)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_missing_tensor_is_named(make_folder: MakeFolder, capfd: pytest.CaptureFixture[str]) -> None:
     folder = make_folder()
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    capfd.readouterr()
     with pytest.raises(WeightsDamaged, match=r"model\.layers\.1\.mlp\.up_proj\.weight is in no weight file"):
         built(folder)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_truncated_file_is_damaged(make_folder: MakeFolder) -> None:

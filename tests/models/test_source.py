@@ -104,7 +104,8 @@ def test_a_model_type_that_lives_in_another_folder_is_found(tmp_path: Path) -> N
 
 
 def test_a_missing_folder_is_named() -> None:
-    assert "no such folder" in str(refusal("/nowhere/at/all"))
+    for missing in ("/nowhere/at/all", "~nobody-of-that-name/model", "x" * 5000):
+        assert "no such folder" in str(refusal(missing))
     assert "hf download org/name" in refusal("org/name").remedy
 
 
