@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+# Registers the ops that compiled code calls.
+import graphkiln.core.ops.attention  # noqa: F401
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.models.assign import StoredFiles, random_tensor
 from graphkiln.core.models.backbone import Backbone, LogitsHead

@@ -38,6 +38,7 @@ def facts(served):
         "tensors": {n: [str(t.dtype), list(t.shape), t.double().sum().item()] for n, t in tensors},
         "parameters": [n for n, _ in tensors],
         "distinct": len({t.data_ptr() for _, t in tensors}),
+        "ops": hasattr(torch.ops.graphkiln, "unified_attention_with_output"),
         "state": sorted(backbone.state_dict()),
         "logits": logits.double().flatten().tolist(),
         "layers": repr(served.layers),
