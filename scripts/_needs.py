@@ -12,7 +12,7 @@ def main() -> str | None:
     """Returns what is missing, or in the way, as one line; None where all is there."""
     if len(os.getcwd().split()) > 1:
         # torch hands the paths of its headers to the compiler without quotes
-        return f"graphkiln needs a checkout whose path has no spaces, and this one is '{os.getcwd()}'; move it"
+        return f"graphkiln needs a checkout without spaces in its path, and this is '{os.getcwd()}'; move it"
     if find_spec("ensurepip") is None:
         return f"graphkiln needs the venv module of {sys.executable}; install it (Debian: python3-venv)"
     compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
