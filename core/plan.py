@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from graphkiln.cache.errors import NotCanonical
 from graphkiln.cache.factors.env import env_factor, read
 from graphkiln.cache.factors.key import Factors
-from graphkiln.core.compile.compiler_factor import compiler_factor, plain_option
+from graphkiln.core.compile.compiler_factor import compiler_factor
+from graphkiln.core.compile.torch_options import plain_option
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, CompileError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
 import socket
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphkiln.cache.errors import CacheError, EntryDamaged, LockTimeout, NotCanonical
+from graphkiln.cache.errors import CacheError, EntryDamaged, LockTimeout, NotCanonical, RootUnusable
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
-from graphkiln.cache.factors.functions import index_file, locate
 from graphkiln.cache.factors.key import Factors
+from graphkiln.cache.factors.modules import locate
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.locks import build_lock
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from graphkiln.core.tracing import TracedPart
 
 Context = Callable[[int], contextlib.AbstractContextManager[Any]]
+
+
+_MOST_REASONS, _VALUE_LETTERS = 20, 200
 
 
 class Session:
@@ -82,12 +86,10 @@ class Session:
             self._reasons.append(self._why_bypass())
             self.outcome = "bypass"
             return self._in_memory(part, check) if compiles else part.module.forward
-        found = self._from_cache(part)
-        if found is not None:
-            return found
-        if not compiles:
-            return part.module.forward
         try:
+            found = self._from_cache(part)
+            if found is not None or not compiles:
+                return found or part.module.forward
             with self._alone():
                 # Whoever held the lock may have published it meanwhile.
                 return self._from_cache(part, again=True) or self._compile(part, check)
@@ -102,7 +104,10 @@ class Session:
 
     def has_candidate(self) -> bool:
         """Whether an entry with this lookup is there, so that a start may compile nothing."""
-        return self.store is not None and bool(self.plan.lookup and self.store.find(self.plan.lookup))
+        try:
+            return self.store is not None and bool(self.plan.lookup and self.store.find(self.plan.lookup))
+        except RootUnusable:
+            return False
 
     def require_means(self, *, must_publish: bool) -> None:
         """Raises now what would end a compile late: no compiler, no place to write."""
@@ -248,8 +253,7 @@ class Session:
         path = locate(module)
         if not self.store_source or path is None:
             return None
-        index_file(path)
-        return draft.add_source(path.read_text(encoding="utf-8"))
+        return draft.add_source(importlib.util.decode_source(path.read_bytes()))
 
     def _header(self) -> dict[str, Any]:
         plan = self.plan
@@ -316,13 +320,19 @@ class Session:
                 "outcome": report.outcome,
                 "key": report.key,
                 "lookup": report.lookup,
-                "reasons": [vars(reason) for reason in report.reasons[:20]],
+                "reasons": [_short_reason(reason) for reason in report.reasons[:_MOST_REASONS]],
                 "phases": [[name, round(seconds, 3)] for name, seconds in report.phases],
                 "counts": dict(report.counts),
                 "pid": os.getpid(),
                 "host": read("GRAPHKILN_HOST_LABEL") or socket.gethostname(),
             }
         )
+
+
+def _short_reason(reason: Difference) -> dict[str, Any]:
+    """Returns a reason for the ledger, whose lines are short: values cut, the whole is in the entry."""
+    values = {"then": str(reason.then)[:_VALUE_LETTERS], "now": str(reason.now)[:_VALUE_LETTERS]}
+    return {"factor": reason.factor, "name": reason.name, "kind": reason.kind, **values}
 
 
 def versions() -> dict[str, str]:

@@ -18,9 +18,9 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, guards
-from torch._C._dynamo.eval_frame import reset_code
 from torch._guards import TracingContext
 
 from graphkiln.core.errors import Bypass, CompileError

@@ -64,7 +64,8 @@ class GraphOf:
             node = graph.placeholder(f"in_{len(self.nodes)}")
             value = {"batch": self.size, "input": tensor, "input_pair": (tensor, tensor)}[kind]
         elif kind == "output":
-            return graph.output(tuple(inputs))
+            end: fx.Node = graph.output(tuple(inputs))
+            return end
         elif kind == "op":
             function: Any = {1: torch.relu, 2: torch.add, 3: torch.addcmul}[len(inputs)]
             node = graph.call_function(function, tuple(inputs))
