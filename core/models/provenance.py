@@ -97,6 +97,9 @@ def _distributions() -> list[str]:
     """What is installed, `name-version` as the folders of its metadata say."""
     found: set[str] = set()
     for place in sys.path:
+        # setuptools puts its private copies on the path when a compiler is looked for.
+        if os.path.basename(place) == "_vendor":
+            continue
         try:
             names = os.listdir(place or ".")
         except OSError:
