@@ -14,9 +14,15 @@ from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.store.entries import Entry
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.compile.sealed import ArtifactFiles, SealedPiece, load_piece
+from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import LoadRefused
+from graphkiln.core.models.light import restore
+from graphkiln.core.models.served import ServedModel
+from graphkiln.core.models.source import ModelSource
 from graphkiln.core.target.cpu import CpuTarget, cpu_features
-from graphkiln.core.trace.code import check_code, check_source
+from graphkiln.core.trace.code import check_code, check_live, check_source
+from graphkiln.core.trace.custom_ops import check_ops
+from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.paths import Walker
 
 RANK = "0_0"
@@ -78,14 +84,28 @@ def differences(entry: Entry, prefix: str, module: torch.nn.Module) -> list[Diff
     return check_code(code[prefix], wiring["sources"], module)
 
 
-def source_differences(entry: Entry, prefix: str) -> list[Difference]:
-    """Returns the differences that show without a model: source text, variables read while tracing."""
-    code = entry.factors().as_json()["code"]
-    if prefix not in code:
-        return [
-            Difference("code", f"part {prefix}", None, "in the model", kind="added", remedy="compile again")
-        ]
-    return check_source(code[prefix], entry.read_json(RANK, prefix, "wiring.json")["sources"])
+def restored(
+    entry: Entry, prefix: str, source: ModelSource, deployment: Deployment
+) -> tuple[ServedModel | None, str]:
+    """Returns the served model of an entry without building it, or None and why it has to be built.
+
+    Holds what shows without the live classes: traced functions, variables, torch's state, tensors and
+    ops. Classes, attributes, hooks and globals follow from the config and the files that build the
+    model, which are compared instead. Raises EntryDamaged for a broken file of the entry.
+    """
+    code = entry.factors().as_json()["code"].get(prefix)
+    wiring = entry.read_json(RANK, prefix, "wiring.json")
+    description = wiring.get("model")
+    if code is None or description is None:
+        return None, "the entry does not describe how"
+    found = check_source(code, wiring["sources"])
+    if found:
+        return None, f"{found[0].name} is not as it was"
+    served = restore(source, deployment, description)
+    if isinstance(served, str):
+        return None, served
+    found = check_live(code, served.backbone) or check_ops(code["ops"], CodeDigests(wiring["sources"]))
+    return (None, f"{found[0].name} is not as it was") if found else (served, "")
 
 
 def load_entry_part(entry: Entry, prefix: str, module: torch.nn.Module, target: CpuTarget) -> CompiledPart:

@@ -35,7 +35,9 @@ from graphkiln.core.loading import (
     load_entry_part,
     load_part,
     require_cpu,
+    restored,
 )
+from graphkiln.core.models.served import ServedModel
 from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
@@ -73,15 +75,24 @@ class Session:
         self._check: CheckReport | None = None
         self._pieces = PieceCounts()
         self._counts = {"kernels_compiled": 0, "artifacts_loaded": 0}
+        self._describe: Callable[[], dict[str, Any] | None] | None = None
 
     def open(
-        self, part: Part, *, must_publish: bool, check: Context | None = None, compiles: bool = True
+        self,
+        part: Part,
+        *,
+        must_publish: bool,
+        check: Context | None = None,
+        compiles: bool = True,
+        describe: Callable[[], dict[str, Any] | None] | None = None,
     ) -> Callable[..., Any]:
         """Returns what serves a part's calls: compiled code, or eager where nothing may be compiled.
 
         `must_publish` makes a cache that cannot be written an error; without it the part is
-        compiled and served all the same. `check` gives the context of a call by token count.
+        compiled and served all the same. `check` gives the context of a call by token count;
+        `describe` what a later start needs to do without building the model.
         """
+        self._describe = describe
         if self.plan.factors is None or self.store is None:
             self._reasons.append(self._why_bypass())
             self.outcome = "bypass"
@@ -101,6 +112,28 @@ class Session:
             self._note(f"{error}: compiled and served without the cache")
         self.outcome = "bypass"
         return self._in_memory(part, check)
+
+    def reopen(self, prefix: str) -> tuple[ServedModel, Callable[..., Any]] | None:
+        """Returns a model and its compiled part from an entry that knows how to do without building it.
+
+        None is no news: the model is built then, and `open` finds out and says what is different.
+        """
+        source, lookup = self.plan.source, self.plan.lookup
+        if self.store is None or source is None or lookup is None:
+            return None
+        with contextlib.suppress(EntryDamaged, LoadRefused, RootUnusable):
+            for entry in self.store.find(lookup):
+                with self.phases.phase("model"):
+                    served, why = restored(entry, prefix, source, self.plan.deployment)
+                if served is None:
+                    self.phases.note(f"the model is built: {why}")
+                    continue
+                with self.phases.phase("load"):
+                    serve = load_entry_part(entry, prefix, served.backbone, self.plan.target)
+                self._took(entry, serve.door.smallest)
+                self._notes.append("model restored, not built: its config, files and packages are the same")
+                return served, serve
+        return None
 
     def has_candidate(self) -> bool:
         """Whether an entry with this lookup is there, so that a start may compile nothing."""
@@ -244,7 +277,8 @@ class Session:
             module: {**record, "stored": self._stored_source(draft, module)}
             for module, record in sorted(traced.code.sources.items())
         }
-        wiring = {**built.wiring, "pieces": pieces, "sources": sources}
+        description = self._describe() if self._describe is not None else None
+        wiring = {**built.wiring, "pieces": pieces, "sources": sources, "model": description}
         draft.add_part(RANK, part.prefix, built.graph_py, wiring, ids)
         draft.set_rank(RANK, {}, {part.prefix: built.build})
         return draft.publish(self._header(), factors)

@@ -19,11 +19,12 @@ from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.models.load import build
+from graphkiln.core.models.light import describe
+from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.part import Part, arguments_like
 from graphkiln.core.phases import Phases
-from graphkiln.core.plan import make_plan, plan_for_class
+from graphkiln.core.plan import Plan, make_plan, plan_for_class
 from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
 from graphkiln.core.runner import Runner, dummy_context
 from graphkiln.core.session import Session
@@ -91,6 +92,7 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
         raise plan.refusal
     factors, decisions = plan.factors, plan.decisions
     if trace:
+        from graphkiln.core.models.load import build
         from graphkiln.core.tracing import trace_part
 
         assert plan.source is not None
@@ -157,9 +159,8 @@ class _Start:
             )
             if compiles and self.config.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
-        assert plan.source is not None
-        with self.phases.phase("model"):
-            served = build(plan.source, self.deployment)
+        found = session.reopen(_BACKBONE) if self.config.compiles else None
+        served = found[0] if found is not None else self._built(plan)
 
         def context(count: int) -> contextlib.AbstractContextManager[Any]:
             if not served.layers:
@@ -169,11 +170,16 @@ class _Start:
         if not self.config.compiles:
             report = session.report((_mode_none(),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
-        forward = session.open(
-            Part(_BACKBONE, served.backbone, served.example_inputs),
-            must_publish=self.must_publish,
-            check=context if check else None,
-            compiles=compiles,
+        forward = (
+            found[1]
+            if found is not None
+            else session.open(
+                Part(_BACKBONE, served.backbone, served.example_inputs),
+                must_publish=self.must_publish,
+                check=context if check else None,
+                compiles=compiles,
+                describe=lambda: describe(served),
+            )
         )
         if first_call and session.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
@@ -181,6 +187,14 @@ class _Start:
         report = session.report()
         session.record(report)
         return Runner(served, forward, report, self.deployment), report
+
+    def _built(self, plan: Plan) -> ServedModel:
+        assert plan.source is not None
+        with self.phases.phase("model"):
+            # Here and not above: a start that restores its model imports no transformers.
+            from graphkiln.core.models.load import build
+
+            return build(plan.source, self.deployment)
 
     def _open_store(self) -> Store | None:
         try:
