@@ -75,7 +75,7 @@ def _on_meta(source: ModelSource, ref: str, dtype: torch.dtype) -> Any:
 
 
 def _model_class(source: ModelSource) -> Any:
-    # Only the model's own module is imported: transformers' Auto classes pull in many more.
+    # The class that identify found: transformers' own registry is not asked a second time.
     assert source.architecture is not None
     return getattr(importlib.import_module(source.architecture.module), source.architecture.name)
 
