@@ -105,14 +105,21 @@ class Asked:
         return str(self.deployment["model"])
 
     def build(self) -> tuple[Deployment, CompilationConfig]:
-        """Returns the two checked objects; a value that they refuse is bad usage."""
+        """Returns the two checked objects; a value that they refuse is bad usage.
+
+        A model reference that cannot be used is refused here too, in a moment: what comes next imports torch.
+        """
         from graphkiln.core.config.compilation import CompilationConfig
         from graphkiln.core.deployment import Deployment
+        from graphkiln.core.models.source import identify
 
         try:
-            return Deployment(**self.deployment), CompilationConfig.from_user(dict(self.config))
+            deployment = Deployment(**self.deployment)
+            config = CompilationConfig.from_user(dict(self.config))
         except ValueError as error:
             raise UsageProblem(str(error)) from error
+        identify(deployment)
+        return deployment, config
 
 
 def with_deployment(command: Callable[..., int]) -> Callable[..., int]:

@@ -192,18 +192,26 @@ def test_every_option_reaches_the_deployment_and_the_config(
     ]
     root = ["--cache-root", str(tmp_path)]
     done = run(
-        "precompile", "m", *words, "-O1", "-cc.mode=NONE", "--no-check", "--no-store-source", "-q", *root
+        "precompile",
+        "preset:llama",
+        *words,
+        "-O1",
+        "-cc.mode=NONE",
+        "--no-check",
+        "--no-store-source",
+        "-q",
+        *root,
     )
     assert done.status == 0, done.err
-    assert core.deployment == Deployment("m", **deployment)
+    assert core.deployment == Deployment("preset:llama", **deployment)
     assert (core.config.optimization_level, core.config.mode) == (1, 0)
     assert core.options == {"check": False, "store_source": False, "cache_root": tmp_path, "progress": None}
 
 
 def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run]) -> None:
     core.answer = KEY_REPORT
-    run("key", "m")
-    assert core.deployment == Deployment("m")
+    run("key", "preset:llama")
+    assert core.deployment == Deployment("preset:llama")
     assert core.options == {"trace": True}
 
 
@@ -223,7 +231,7 @@ def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run])
 def test_bad_usage_is_one_line_and_exit_2(
     words: list[str], sentence: str, core: Core, run: Callable[..., Run]
 ) -> None:
-    done = run("precompile", "m", *words)
+    done = run("precompile", "preset:llama", *words)
     first, *hints = done.err.splitlines()
     assert done.status == 2
     assert first.startswith("error: ")
@@ -234,7 +242,7 @@ def test_bad_usage_is_one_line_and_exit_2(
 
 def test_an_error_under_json_is_an_object_too(core: Core, run: Callable[..., Run]) -> None:
     core.answer = ModelError("m", "no such folder", "give one")
-    done = run("precompile", "m", "--json", "-q")
+    done = run("precompile", "preset:llama", "--json", "-q")
     assert json.loads(done.out) == {
         "schema": 1,
         "command": "precompile",
@@ -246,5 +254,5 @@ def test_an_error_under_json_is_an_object_too(core: Core, run: Callable[..., Run
 
 def test_a_traceback_is_shown_with_vv_only(core: Core, run: Callable[..., Run]) -> None:
     core.answer = RuntimeError("a bug")
-    assert "Traceback" not in run("precompile", "m", "-v").err
-    assert "Traceback" in run("precompile", "m", "-vv").err
+    assert "Traceback" not in run("precompile", "preset:llama", "-v").err
+    assert "Traceback" in run("precompile", "preset:llama", "-vv").err

@@ -1,0 +1,125 @@
+"""Bad input and a machine that cannot do it: one line, a hint, and the exit status for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.models.folders import causal_lm
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    return folder
+
+
+def missing(folder: Path) -> str:
+    return str(folder / "none")
+
+
+def without_config(folder: Path) -> str:
+    return str(folder)
+
+
+def not_json(folder: Path) -> str:
+    (folder / "config.json").write_text("{")
+    return str(folder)
+
+
+def unsupported(folder: Path) -> str:
+    config = {"model_type": "x", "architectures": ["XForCausalLM"], "max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def no_preset(folder: Path) -> str:
+    return "preset:none"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (missing, "no such folder"),
+        (without_config, "has no config.json"),
+        (not_json, "config.json is not JSON"),
+        (unsupported, "XForCausalLM"),
+        (no_preset, "no such preset"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_model_that_cannot_be_used_is_one_line_and_exit_2_without_torch(
+    make: Callable[[Path], str], says: str, folder: Path
+) -> None:
+    code = (
+        "import sys; from graphkiln.cli.app import main; status = main(sys.argv[1:]);"
+        "assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    words = ["precompile", make(folder), "--cache-root", str(folder / "root")]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert_one_line(done.returncode, done.stdout, done.stderr, 2, says)
+    assert not (folder / "root").exists()
+
+
+@pytest.mark.slow
+def test_truncated_weights_are_bad_input(folder: Path) -> None:
+    causal_lm("llama").save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    command = [sys.executable, "-m", "graphkiln.cli", "precompile", str(folder), "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert_one_line(done.returncode, done.stdout, done.stderr, 2, "model.safetensors")
+
+
+@pytest.mark.slow
+def test_no_compiler_is_exit_4() -> None:
+    command = [sys.executable, "-m", "graphkiln.cli", "precompile", "preset:llama", "-q"]
+    environment = os.environ | {"CXX": "/bin/false"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert_one_line(done.returncode, done.stdout, done.stderr, 4, "C++ compiler")
+
+
+UNPRIVILEGED = """
+import concurrent.futures.process, os, sys
+import torch._inductor.compile_fx
+from graphkiln.cli.app import main
+
+words = ["warm", "preset:llama", "-q", "--cache-root"]
+# once before, because another user may not be able to read what is still to be imported
+main([*words, sys.argv[1] + "/none", "--require-hit"])
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+sys.stdout.flush()
+sys.exit(main([*words, sys.argv[1]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_root_that_cannot_be_written_is_exit_4(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir(mode=0o755)
+    for place in (tmp_path, *tmp_path.parents[:2]):  # pytest keeps its folders to their owner
+        os.chmod(place, 0o755)
+    if os.getuid() != 0:
+        root.chmod(0o555)
+    command = [sys.executable, "-c", UNPRIVILEGED, str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert_one_line(done.returncode, "", done.stderr, 4, f"the cache at {root} cannot be used")
+
+
+def assert_one_line(status: int, out: str, err: str, expected: int, says: str) -> None:
+    told = [line for line in err.splitlines() if line not in ("import", "plan", "model")]
+    assert status == expected, err
+    assert out == ""
+    assert told[0].startswith("error: ")
+    assert says in told[0]
+    assert [line[:6] for line in told[1:]] == ["hint: "]
