@@ -49,17 +49,19 @@ class Lines:
 
 
 class Bar:
-    """Draws the current phase, and a bar that moves with each piece."""
+    """Draws the current phase with its seconds, and a bar that moves with each piece."""
 
     def __init__(self, rich: RichProgress) -> None:
         self._rich = rich
-        self._task = rich.add_task("", total=None)
+        self._task = rich.add_task("", total=None, pieces="")
 
     def phase(self, name: str) -> None:
-        self._rich.update(self._task, description=name, total=None, completed=0)
+        # a total, once set, cannot be taken back from a task
+        self._rich.remove_task(self._task)
+        self._task = self._rich.add_task(name, total=None, pieces="")
 
     def pieces(self, done: int, total: int) -> None:
-        self._rich.update(self._task, completed=done, total=total)
+        self._rich.update(self._task, completed=done, total=total, pieces=f"{done}/{total} pieces")
 
     def note(self, text: str) -> None:
         self._rich.console.print(text, highlight=False, markup=False)
@@ -68,15 +70,15 @@ class Bar:
 def rich_progress() -> RichProgress:
     # rich is slow to import, and only a terminal needs it
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
     return RichProgress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[pieces]}"),
         console=Console(file=sys.stderr),
         transient=True,
     )
