@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,6 +255,11 @@ def test_an_error_under_json_is_an_object_too(core: Core, run: Callable[..., Run
         "exit": 2,
     }
     assert done.err == "error: m: no such folder\nhint: give one\n"
+
+
+def test_a_miss_with_no_entry_near_says_so(core: Core, run: Callable[..., Run]) -> None:
+    core.answer = replace(MISS, reasons=())
+    assert "why it is no hit\nno entry has this lookup\n" in run("warm", "preset:llama", "--require-hit").out
 
 
 def test_a_traceback_is_shown_with_vv_only(core: Core, run: Callable[..., Run]) -> None:
