@@ -1,8 +1,9 @@
 """The one room that drives Inductor, and the private torch calls that this takes.
 
-Tried on torch 2.13.0 (run) and read in 2.11.0. Used beyond the public API: `compile_fx` with an
+Tried on torch 2.11.0, 2.13.0 and 2.14.1. Used beyond the public API: `compile_fx` with an
 inner compiler of ours, `ShapeEnv.create_symbol`, `TracingContext.fw_metadata`,
-`CppPythonBindingsCodeCache.load_pybinding_async`, `cpu_vec_isa.valid_vec_isa_list`.
+`CppPythonBindingsCodeCache.load_pybinding_async`, its `_load_library` and `cache`, `cpu_vec_isa.valid_vec_isa_list`,
+`cpp_builder._get_optimization_cflags`.
 
 A piece is compiled from its signature alone: fresh fake inputs, one symbol `T` with the range that
 the door will hold, caches off. So what comes out depends on the piece and the settings and on
@@ -240,19 +241,31 @@ def _no_compiler() -> NoCompiler:
 def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
     """Collects every C++ kernel that is built inside, as functions that wait for the library."""
     found: list[Callable[[], BuiltKernel]] = []
+    libraries: dict[int, Path] = {}
     cache = codecache.CppPythonBindingsCodeCache
-    original = cache.load_pybinding_async
+    original, original_load = cache.load_pybinding_async, cache._load_library
+
+    def load_library(path: str, key: str) -> Any:
+        module = original_load(path, key)
+        # Not the module's own file: of a kernel built before, Inductor gives the module of that time.
+        libraries[id(module)] = Path(path)
+        return module
 
     def load(argtypes: Any, main_code: str, *args: Any, **kwargs: Any) -> Any:
         waiting = original(argtypes, main_code, *args, **kwargs)
 
         def built() -> BuiltKernel:
-            return BuiltKernel(tuple(argtypes), main_code, Path(waiting().__self__.__file__))
+            return BuiltKernel(tuple(argtypes), main_code, libraries[id(waiting().__self__)])
 
         found.append(built)
         return waiting
 
-    with unittest.mock.patch.object(cache, "load_pybinding_async", load):
+    with (
+        unittest.mock.patch.object(cache, "load_pybinding_async", load),
+        unittest.mock.patch.object(cache, "_load_library", load_library),
+        # Of a kernel built before, the library lay in another scratch folder, which is gone.
+        unittest.mock.patch.object(cache, "cache", {}),
+    ):
         yield found
 
 
@@ -268,8 +281,6 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
         "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
         "cpp_cache_precompile_headers": False,
     }
-    if settings.target.march and _knows("cpp.march"):
-        patches["cpp.march"] = settings.target.march
     isas = [_VEC_ISA[settings.target.isa]()] if settings.target.isa in _VEC_ISA else []
     # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
     patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
@@ -281,6 +292,9 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
             inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
             functorch_config.patch({"enable_autograd_cache": False}),
             unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
+            unittest.mock.patch.object(
+                cpp_builder, "_get_optimization_cflags", _flags_for(settings.target.march)
+            ),
         ):
             yield
     finally:
@@ -288,6 +302,20 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
             del os.environ[variable]
         else:
             os.environ[variable] = before
+
+
+def _flags_for(march: str) -> Callable[..., tuple[list[str], list[str]]]:
+    """Returns Inductor's own choice of compiler flags, but for the target's architecture and not this CPU's.
+
+    An option says so since 2.13; before it, `-march=native` is fixed in the function.
+    """
+    original = cpp_builder._get_optimization_cflags
+
+    def flags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
+        cflags, ldflags = original(*args, **kwargs)
+        return [flag for flag in cflags if not flag.startswith("march=")] + [f"march={march}"], ldflags
+
+    return flags
 
 
 def _knows(name: str) -> bool:
