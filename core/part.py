@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from graphkiln.core.trace.arguments import dynamic_dims
+
 
 @dataclass(frozen=True)
 class Part:
@@ -21,8 +23,10 @@ class Part:
     @property
     def dynamic(self) -> dict[str, tuple[int, ...]]:
         """The dimensions that vary with the token count."""
-        dims: dict[str, tuple[int, ...]] = type(self.module)._graphkiln_dynamic_dims  # type: ignore[attr-defined]
-        return dims
+        kind = type(self.module)
+        # A factory may return a module whose class is not ours to decorate: its annotations say the same.
+        dims: dict[str, tuple[int, ...]] | None = getattr(kind, "_graphkiln_dynamic_dims", None)
+        return dims if dims is not None else dynamic_dims(kind.forward, None)
 
 
 def arguments_like(

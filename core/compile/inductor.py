@@ -2,8 +2,8 @@
 
 Tried on torch 2.11.0, 2.13.0 and 2.14.1. Used beyond the public API: `compile_fx` with an
 inner compiler of ours, `ShapeEnv.create_symbol`, `TracingContext.fw_metadata`,
-`CppPythonBindingsCodeCache.load_pybinding_async`, its `_load_library` and `cache`, `cpu_vec_isa.valid_vec_isa_list`,
-`cpp_builder._get_optimization_cflags`.
+`CppPythonBindingsCodeCache.load_pybinding_async` with its `_load_library` and `cache`,
+`cpu_vec_isa.valid_vec_isa_list`, `cpp_builder._get_optimization_cflags`.
 
 A piece is compiled from its signature alone: fresh fake inputs, one symbol `T` with the range that
 the door will hold, caches off. So what comes out depends on the piece and the settings and on
