@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from graphkiln.core.trace.arguments import dynamic_dims
+from graphkiln.core.trace.arguments import IntermediateTensors, dynamic_dims
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class Part:
         dims: dict[str, tuple[int, ...]] | None = getattr(kind, "_graphkiln_dynamic_dims", None)
         return dims if dims is not None else dynamic_dims(kind.forward, None)
 
+    @property
+    def unbacked(self) -> dict[str, tuple[int, ...]]:
+        """Those of them that are traced without a hint."""
+        dims: dict[str, tuple[int, ...]] = getattr(type(self.module), "_graphkiln_unbacked_dims", {})
+        return dims
+
 
 def arguments_like(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -44,6 +50,8 @@ def arguments_like(
 
 
 def _resized(value: Any, dims: Sequence[int], count: int) -> Any:
+    if isinstance(value, IntermediateTensors):
+        return IntermediateTensors({key: _resized(item, dims, count) for key, item in value.tensors.items()})
     if not isinstance(value, torch.Tensor):
         return value
     dynamic = {dim % value.dim() for dim in dims}

@@ -244,7 +244,7 @@ class Session:
             from graphkiln.core.compile.build import build_part
 
             built = build_part(
-                part.module, traced.capture, traced.arguments, part.dynamic,
+                part.module, traced.capture, part.dynamic,
                 self.plan.config.effective_splitting_ops, self.plan.settings(traced.smallest, scratch),
                 self.phases.progress.pieces,
             )  # fmt: skip

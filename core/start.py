@@ -119,7 +119,8 @@ def start_module(
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
     phases = Phases(Silent())
     session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
-    forward = session.open(Part(_BACKBONE, module, arguments_like(module, args, kwargs)), must_publish=False)
+    prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else _BACKBONE  # type: ignore[attr-defined]
+    forward = session.open(Part(prefix, module, arguments_like(module, args, kwargs)), must_publish=False)
     session.record(session.report())
     return forward
 
@@ -168,6 +169,7 @@ class _Start:
             return set_forward_context(dummy_context(served, self.deployment, count))
 
         if not self.config.compiles:
+            session.outcome = "bypass"
             report = session.report((_mode_none(),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         forward = (

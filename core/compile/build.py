@@ -62,7 +62,6 @@ def split_capture(
 def build_part(
     module: torch.nn.Module,
     capture: Capture,
-    arguments: Sequence[Any],
     dynamic: Mapping[str, Sequence[int]],
     splitting_ops: Sequence[str],
     settings: InductorSettings,
@@ -78,12 +77,12 @@ def build_part(
     wired = Wiring(split, piece_of)
     wiring = {
         "format": FORMAT,
-        "inputs": describe_inputs(module, capture, dynamic),
+        "inputs": describe_inputs(module, capture),
         "registers": wired.registers,
         "steps": wired.steps,
         "outputs": wired.outputs,
         "structure": capture.structure,
-        "door": describe_door(arguments, capture.arguments, dynamic, settings.smallest, settings.largest),
+        "door": describe_door(capture, dynamic, settings.smallest, settings.largest),
         "pieces": [
             {
                 "fingerprint": artifact.fingerprint,

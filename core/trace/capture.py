@@ -13,6 +13,7 @@ import contextlib
 import unittest.mock
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -25,6 +26,7 @@ from torch._guards import TracingContext
 
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
+from graphkiln.core.trace.arguments import DynamicDims, IntermediateTensors
 from graphkiln.core.trace.inlined import Inlined, record_inlined
 from graphkiln.core.trace.outputs import OutputMarker, structure_of
 from graphkiln.core.trace.sources import Aliases
@@ -36,6 +38,7 @@ class Capture:
 
     graph: fx.GraphModule
     arguments: tuple[str, ...]
+    values: tuple[Any, ...]
     structure: list[Any]
     example_inputs: tuple[Any, ...]
     sources: tuple[Any, ...]
@@ -61,9 +64,14 @@ class Capture:
 
 
 def capture(
-    module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str, tuple[int, ...]]
+    module: torch.nn.Module,
+    arguments: Sequence[Any],
+    dynamic: DynamicDims,
+    unbacked: DynamicDims = MappingProxyType({}),
 ) -> Capture:
     """Returns the graph of `module.forward` on `arguments`, dim by dim dynamic as `dynamic` says.
+
+    Dimensions in `unbacked` are traced without a hint: no code can branch on them.
 
     `arguments` are positional and never written to. Raises CompileError for a graph break or a
     dimension that the code makes constant, Bypass for what leaves no record.
@@ -72,7 +80,10 @@ def capture(
     forward = type(module).forward
     code = forward.__code__
     names = forward.__code__.co_varnames[1 : 1 + len(arguments)]
-    marked = [_marked(value, dynamic.get(name, ())) for name, value in zip(names, arguments, strict=True)]
+    marked = [
+        _marked(value, dynamic.get(name, ()), unbacked.get(name, ()))
+        for name, value in zip(names, arguments, strict=True)
+    ]
     root_names = frozenset(forward.__globals__)
     caught: dict[str, Any] = {}
 
@@ -134,6 +145,7 @@ def capture(
         )
     return Capture(
         arguments=names,
+        values=tuple(marked),
         structure=structure_of(result, marked, names),
         graph=caught["graphs"][0],
         example_inputs=caught["inputs"],
@@ -145,13 +157,21 @@ def capture(
     )
 
 
-def _marked(value: Any, dims: tuple[int, ...]) -> Any:
+def _marked(value: Any, dims: Sequence[int], unbacked: Sequence[int]) -> Any:
+    if isinstance(value, IntermediateTensors):
+        return IntermediateTensors(
+            {key: _marked(member, dims, unbacked) for key, member in value.tensors.items()}
+        )
     if not isinstance(value, torch.Tensor):
         return value
     # A mark is an attribute of the tensor: put it on a private copy and not on the caller's.
     private = value.detach().clone()
-    for dim in dims:
-        torch._dynamo.mark_dynamic(private, dim if dim >= 0 else private.dim() + dim)
+    without_hint = {dim % private.dim() for dim in unbacked}
+    for dim in {dim % private.dim() for dim in dims} | without_hint:
+        if dim in without_hint:
+            torch._dynamo.decorators.mark_unbacked(private, dim)
+        else:
+            torch._dynamo.mark_dynamic(private, dim)
     return private
 
 
