@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import os
 import platform
+import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Context = Callable[[int], contextlib.AbstractContextManager[Any]]
 
 
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:=,~-]+")
 _MOST_REASONS, _VALUE_LETTERS = 20, 200
 
 
@@ -144,11 +146,11 @@ class Session:
 
     def require_means(self, *, must_publish: bool) -> None:
         """Raises now what would end a compile late: no compiler, no place to write."""
+        if must_publish and self.store is not None:
+            self.store.root.ensure()
         from graphkiln.core.compile.inductor import require_compiler
 
         require_compiler()
-        if must_publish and self.store is not None:
-            self.store.root.ensure()
 
     def _from_cache(self, part: Part, again: bool = False) -> Callable[..., Any] | None:
         assert self.store is not None
@@ -215,8 +217,8 @@ class Session:
         traced = self._trace(part)
         factors = self.plan.with_code({part.prefix: traced.code.factor})
         self._key = factors.key
-        with self.store.draft(factors.key) as draft:
-            serve, built = self._build(part, traced, draft.scratch, check)
+        with self.store.draft(factors.key) as draft, _compiler_folder(draft.scratch) as scratch:
+            serve, built = self._build(part, traced, scratch, check)
             with self.phases.phase("publish"):
                 entry = self._publish(draft, factors, part, traced, built)
         self.outcome, self._entry = "compiled", entry
@@ -361,6 +363,16 @@ class Session:
                 "host": read("GRAPHKILN_HOST_LABEL") or socket.gethostname(),
             }
         )
+
+
+@contextlib.contextmanager
+def _compiler_folder(inside: Path) -> Iterator[Path]:
+    """Gives a folder whose path compilers take: torch splits its command lines at spaces and quotes."""
+    if _PLAIN_PATH.fullmatch(str(inside)):
+        yield inside
+        return
+    with tempfile.TemporaryDirectory(prefix="graphkiln-") as other:
+        yield Path(other)
 
 
 def _short_reason(reason: Difference) -> dict[str, Any]:
