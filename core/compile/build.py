@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from graphkiln.core.compile.inductor import BuiltPiece, InductorSettings, compile_piece, compiler_identity
+from graphkiln.core.compile.inductor import BuiltPiece, compile_piece, compiler_identity
 from graphkiln.core.compile.pieces import Piece, describe_piece
 from graphkiln.core.compile.seal import build_identity, seal
+from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
 from graphkiln.core.compile.wiring import FORMAT, Wiring, describe_door, describe_inputs
 from graphkiln.core.errors import ShapeLimited

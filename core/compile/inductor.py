@@ -16,7 +16,7 @@ import contextlib
 import copy
 import os
 import unittest.mock
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,35 +24,16 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
 from torch._inductor import codecache, compile_fx, cpp_builder, cpu_vec_isa
 from torch._inductor import config as inductor_config
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from graphkiln.core.compile.pieces import TOKENS, Piece, PieceInput, SymbolInput
+from graphkiln.core.compile.fake import fake_inputs
+from graphkiln.core.compile.instruction_set import flags_for, vector_sets
+from graphkiln.core.compile.pieces import Piece
+from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.errors import Bypass, CompileError, NoCompiler
-from graphkiln.core.target.cpu import CpuTarget
-
-
-@dataclass(frozen=True)
-class InductorSettings:
-    """What decides generated code beside the graph: token range, target, Inductor options.
-
-    `hint` is the token count that size heuristics see; `scratch` a private folder for the files
-    that compilers write.
-    """
-
-    smallest: int
-    largest: int
-    hint: int
-    target: CpuTarget
-    options: Mapping[str, Any]
-    scratch: Path
-    fast_math: bool = False
-    unbacked: bool = False
 
 
 @dataclass
@@ -132,55 +113,6 @@ def compiler_identity() -> str:
 def require_compiler() -> None:
     """Raises NoCompiler when no C++ compiler answers; before minutes of tracing and not after."""
     compiler_identity()
-
-
-def fake_inputs(
-    inputs: tuple[PieceInput, ...], settings: InductorSettings
-) -> tuple[FakeTensorMode, list[Any], sympy.Symbol]:
-    """Returns fake tensors and sizes for a piece's inputs, over one fresh symbol for the token count."""
-    env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=env)
-    size: Any
-    if settings.unbacked:
-        size = env.create_unbacked_symint()
-        env.constrain_symbol_range(
-            size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest
-        )
-    else:
-        source = ConstantSource(TOKENS)
-        symbol = env.create_symbol(settings.hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-        env.constrain_symbol_range(
-            symbol, compiler_min=max(2, settings.smallest), compiler_max=settings.largest
-        )
-        size = env.create_symintnode(symbol, hint=settings.hint, source=source)
-    values: list[Any] = []
-    with mode:
-        for spec in inputs:
-            if isinstance(spec, SymbolInput):
-                values.append(_evaluated(spec.expression, size))
-            else:
-                values.append(
-                    torch.empty_strided(
-                        [_evaluated(item, size) for item in spec.shape],
-                        [_evaluated(item, size) for item in spec.stride],
-                        dtype=getattr(torch, spec.dtype.removeprefix("torch.")),
-                        device=spec.device,
-                    )
-                )
-    return mode, values, size.node.expr
-
-
-def _evaluated(item: int | str, size: Any) -> Any:
-    if isinstance(item, int):
-        return item
-    # The text came from sympy over the one symbol T: integers, sums, products, floor divisions.
-    tokens = sympy.Symbol(TOKENS, integer=True, positive=True)
-    expression = sympy.sympify(item, locals={TOKENS: tokens})
-    if expression.is_Integer:
-        return int(expression)
-    return sympy.lambdify(
-        tokens, expression, modules=[{"FloorDiv": lambda a, b: a // b, "Mod": lambda a, b: a % b}]
-    )(size)
 
 
 def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:
@@ -281,7 +213,7 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
         "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
         "cpp_cache_precompile_headers": False,
     }
-    isas = [_VEC_ISA[settings.target.isa]()] if settings.target.isa in _VEC_ISA else []
+    isas = vector_sets(settings.target.isa)
     # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
     patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
     variable = "TORCHINDUCTOR_CACHE_DIR"
@@ -293,7 +225,7 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
             functorch_config.patch({"enable_autograd_cache": False}),
             unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
             unittest.mock.patch.object(
-                cpp_builder, "_get_optimization_cflags", _flags_for(settings.target.march)
+                cpp_builder, "_get_optimization_cflags", flags_for(settings.target.march)
             ),
         ):
             yield
@@ -304,43 +236,5 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
             os.environ[variable] = before
 
 
-def _flags_for(march: str) -> Callable[..., tuple[list[str], list[str]]]:
-    """Returns Inductor's own choice of compiler flags, but for the target's architecture and not this CPU's.
-
-    An option says so since 2.13; before it, `-march=native` is fixed in the function.
-    """
-    original = cpp_builder._get_optimization_cflags
-
-    def flags(*args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
-        cflags, ldflags = original(*args, **kwargs)
-        return [flag for flag in cflags if not flag.startswith("march=")] + [f"march={march}"], ldflags
-
-    return flags
-
-
 def _knows(name: str) -> bool:
     return name in inductor_config._config  # type: ignore[attr-defined]
-
-
-class _Avx512(cpu_vec_isa.VecAVX512):
-    """AVX-512 as the target states it: asking would compile a probe, and answer for this CPU."""
-
-    def __bool__(self) -> bool:  # type: ignore[override]
-        return True
-
-
-class _Avx2(cpu_vec_isa.VecAVX2):
-    """AVX2 as the target states it."""
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class _Neon(cpu_vec_isa.VecNEON):
-    """NEON as the target states it."""
-
-    def __bool__(self) -> bool:
-        return True
-
-
-_VEC_ISA: dict[str, Callable[[], Any]] = {"avx512": _Avx512, "avx2": _Avx2, "neon": _Neon}
