@@ -70,18 +70,31 @@ class FreshArtifact:
         return content
 
 
-def differences(entry: Entry, prefix: str, module: torch.nn.Module) -> list[Difference]:
-    """Returns how the live model, and this machine, differ from what an entry was compiled for.
+def differences(entry: Entry, modules: Mapping[str, torch.nn.Module]) -> list[Difference]:
+    """Returns how live parts, by prefix, differ from what an entry was compiled for.
 
     Raises EntryDamaged for a broken file of the entry.
     """
     code = entry.factors().as_json()["code"]
-    if prefix not in code:
-        return [
-            Difference("code", f"part {prefix}", None, "in the model", kind="added", remedy="compile again")
-        ]
-    wiring = entry.read_json(RANK, prefix, "wiring.json")
-    return check_code(code[prefix], wiring["sources"], module)
+    found = [
+        Difference(
+            "code",
+            f"part {prefix}",
+            _there(prefix in code),
+            _there(prefix in modules),
+            remedy="compile again",
+        )
+        for prefix in sorted({*code} ^ {*modules})
+    ]
+    for prefix, module in modules.items():
+        if not found:
+            wiring = entry.read_json(RANK, prefix, "wiring.json")
+            found = check_code(code[prefix], wiring["sources"], module)
+    return found
+
+
+def _there(present: bool) -> str | None:
+    return "compiled" if present else None
 
 
 def restored(

@@ -38,7 +38,7 @@ class Part:
 def arguments_like(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Callable[[int], tuple[Any, ...]]:
-    """Returns example calls made after a real one: any token count, zeros for the tensors' values."""
+    """Returns example calls made after a real one: any token count, its values over and over."""
     bound = inspect.signature(module.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     dims = type(module)._graphkiln_dynamic_dims
@@ -55,5 +55,9 @@ def _resized(value: Any, dims: Sequence[int], count: int) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     dynamic = {dim % value.dim() for dim in dims}
-    size = [count if dim in dynamic else length for dim, length in enumerate(value.shape)]
-    return torch.zeros(size, dtype=value.dtype, device=value.device)
+    resized = value.detach()
+    for dim in dynamic:
+        # Values that were there are valid ones: an index stays in range.
+        index = torch.arange(count, device=value.device) % max(value.shape[dim], 1)
+        resized = resized.index_select(dim, index)
+    return resized.contiguous().clone()

@@ -53,6 +53,21 @@ class Plan:
         assert self.factors is not None
         return Factors(self.factors.env, self.factors.config, code, self.factors.compiler)
 
+    def ranges(self, smallest: int) -> tuple[tuple[int, int], ...]:
+        """Returns the token ranges that are compiled apart, single sizes first; none below `smallest`."""
+        found = self.compile_ranges
+        return tuple((max(start, smallest), end) for start, end in found if end >= smallest)
+
+    @property
+    def compile_ranges(self) -> tuple[tuple[int, int], ...]:
+        """The ranges as configured, in compile order."""
+        return ((1, self.largest),)
+
+    @property
+    def example_tokens(self) -> int:
+        """The token count that models are looked at with: odd, prime, above what models tend to branch on."""
+        return min(13, self.largest)
+
     def settings(self, smallest: int, scratch: Path) -> InductorSettings:
         """Returns how a piece of this start is compiled."""
         from graphkiln.core.compile.settings import InductorSettings

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -17,39 +18,57 @@ from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import Entry
 from graphkiln.core.loading import RANK
 from graphkiln.core.plan import Plan
-from graphkiln.core.report import StartReport
+from graphkiln.core.report import PieceCounts, StartReport
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import BuiltPart
     from graphkiln.core.tracing import TracedPart
 
 
+@dataclass(frozen=True)
+class CompiledFiles:
+    """One compiled part: its folder name, its trace, and what was built of it."""
+
+    prefix: str
+    traced: TracedPart
+    built: BuiltPart
+
+
 def publish(
     draft: Draft,
     factors: Factors,
     header: Mapping[str, Any],
-    prefix: str,
-    traced: TracedPart,
-    built: BuiltPart,
+    compiled: Sequence[CompiledFiles],
     *,
     description: Mapping[str, Any] | None,
     store_source: bool,
 ) -> Entry:
-    """Returns the published entry of one compiled part.
+    """Returns the published entry of compiled parts.
 
     `description` is what a later start needs to do without building the model. Raises what a draft
     raises: FactorsChanged, DiskFull, KeyPrefixCollision.
     """
-    ids = [draft.add_artifact(artifact.files) for artifact in built.artifacts]
-    pieces = [{**piece, "artifact": name} for piece, name in zip(built.wiring["pieces"], ids, strict=True)]
-    sources = {
-        module: {**record, "stored": _stored_source(draft, module) if store_source else None}
-        for module, record in sorted(traced.code.sources.items())
-    }
-    wiring = {**built.wiring, "pieces": pieces, "sources": sources, "model": description}
-    draft.add_part(RANK, prefix, built.graph_py, wiring, ids)
-    draft.set_rank(RANK, {}, {prefix: built.build})
+    for part in compiled:
+        built = part.built
+        ids = [draft.add_artifact(artifact.files) for artifact in built.artifacts]
+        pieces = [
+            {**piece, "artifact": name} for piece, name in zip(built.wiring["pieces"], ids, strict=True)
+        ]
+        sources = {
+            module: {**record, "stored": _stored_source(draft, module) if store_source else None}
+            for module, record in sorted(part.traced.code.sources.items())
+        }
+        wiring = {**built.wiring, "pieces": pieces, "sources": sources, "model": description}
+        draft.add_part(RANK, part.prefix, built.graph_py, wiring, list(dict.fromkeys(ids)))
+    draft.set_rank(RANK, {}, {part.prefix: part.built.build for part in compiled})
     return draft.publish(header, factors)
+
+
+def piece_counts(parts: Sequence[BuiltPart], compiled: int) -> PieceCounts:
+    """Returns the counts of compiled parts: one part's distinct piece may be another's, and compiled once."""
+    fingerprints = {artifact.fingerprint for part in parts for artifact in part.artifacts}
+    total = sum(part.pieces_total for part in parts)
+    return PieceCounts(total, len(fingerprints), compiled, total - len(fingerprints))
 
 
 def _stored_source(draft: Draft, module: str) -> str | None:

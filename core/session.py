@@ -19,6 +19,7 @@ from graphkiln.core import evidence
 from graphkiln.core.errors import Bypass, CheckFailed, LoadRefused
 from graphkiln.core.ledger import ledger_line
 from graphkiln.core.loading import (
+    RANK,
     FreshArtifact,
     differences,
     load_entry_part,
@@ -30,12 +31,13 @@ from graphkiln.core.models.served import ServedModel
 from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
-from graphkiln.core.publication import entry_header, publish
-from graphkiln.core.report import CheckReport, Decision, Outcome, PieceCounts, StartReport
+from graphkiln.core.publication import CompiledFiles, entry_header, piece_counts, publish
+from graphkiln.core.report import CheckReport, CheckRow, Decision, Outcome, PieceCounts, StartReport
 from graphkiln.core.scratch import compiler_folder
+from graphkiln.core.trace.decorator import plain_calls
 
 if TYPE_CHECKING:
-    from graphkiln.core.compile.build import BuiltPart
+    from graphkiln.core.compile.build import SealedArtifact
     from graphkiln.core.tracing import TracedPart
 
 Context = Callable[[int], contextlib.AbstractContextManager[Any]]
@@ -67,31 +69,38 @@ class Session:
 
     def open(
         self,
-        part: Part,
+        parts: Sequence[Part],
         *,
         must_publish: bool,
         check: Context | None = None,
         compiles: bool = True,
         describe: Callable[[], dict[str, Any] | None] | None = None,
-    ) -> Callable[..., Any]:
-        """Returns what serves a part's calls: compiled code, or eager where nothing may be compiled.
+    ) -> list[Callable[..., Any]]:
+        """Returns what serves each part's calls: compiled code, or eager where nothing may be compiled.
 
-        `must_publish` makes a cache that cannot be written an error; without it the part is
-        compiled and served all the same. `check` gives the context of a call by token count;
-        `describe` what a later start needs to do without building the model.
+        All parts are in one entry. `must_publish` makes a cache that cannot be written an error;
+        without it the parts are compiled and served all the same. `check` gives the context of a
+        call by token count; `describe` what a later start needs to do without building the model.
         """
         self._describe = describe
+        with plain_calls():
+            return self._open(parts, must_publish, check, compiles)
+
+    def _open(
+        self, parts: Sequence[Part], must_publish: bool, check: Context | None, compiles: bool
+    ) -> list[Callable[..., Any]]:
+        eager = [part.module.forward for part in parts]
         if self.plan.factors is None or self.store is None:
             self._reasons.append(self._why_bypass())
             self.outcome = "bypass"
-            return self._in_memory(part, check) if compiles else part.module.forward
+            return self._in_memory(parts, check) if compiles else eager
         try:
-            found = self._from_cache(part)
+            found = self._from_cache(parts)
             if found is not None or not compiles:
-                return found or part.module.forward
+                return found or eager
             with self._alone():
                 # Whoever held the lock may have published it meanwhile.
-                return self._from_cache(part, again=True) or self._compile(part, check)
+                return self._from_cache(parts, again=True) or self._compile(parts, check)
         except (Bypass, NotCanonical) as refusal:
             self._reasons = [_bypass_difference(refusal)]
         except CacheError as error:
@@ -99,7 +108,7 @@ class Session:
                 raise
             self._note(f"{error}: compiled and served without the cache")
         self.outcome = "bypass"
-        return self._in_memory(part, check)
+        return self._in_memory(parts, check)
 
     def reopen(self, prefix: str) -> tuple[ServedModel, Callable[..., Any]] | None:
         """Returns a model and its compiled part from an entry that knows how to do without building it.
@@ -138,7 +147,7 @@ class Session:
 
         require_compiler()
 
-    def _from_cache(self, part: Part, again: bool = False) -> Callable[..., Any] | None:
+    def _from_cache(self, parts: Sequence[Part], again: bool = False) -> list[Callable[..., Any]] | None:
         assert self.store is not None
         assert self.plan.lookup is not None
         if again:
@@ -146,20 +155,22 @@ class Session:
         for entry in self.store.find(self.plan.lookup):
             try:
                 with self.phases.phase("verify"):
-                    found = differences(entry, part.prefix, part.module)
+                    found = differences(entry, {part.prefix: part.module for part in parts})
                 if found:
                     self._reasons.extend(found)
                     continue
                 with self.phases.phase("load"):
-                    serve = load_entry_part(entry, part.prefix, part.module, self.plan.target)
+                    serve = [
+                        load_entry_part(entry, part.prefix, part.module, self.plan.target) for part in parts
+                    ]
             except EntryDamaged as damage:
                 self._reject(entry, str(damage))
                 continue
             except LoadRefused as refusal:
                 self._reasons.append(Difference("compiler", f"entry {entry.short}", "usable", refusal.reason))
                 continue
-            self._took(entry, serve.door.smallest)
-            return serve
+            self._took(entry, max(one.door.smallest for one in serve))
+            return [*serve]
         return None
 
     def _took(self, entry: Entry, smallest: int) -> None:
@@ -169,7 +180,7 @@ class Session:
         self._reasons.clear()
         pieces = entry.header["pieces"]
         self._pieces = PieceCounts(pieces["total"], pieces["distinct"], 0, pieces["total"])
-        self._counts["artifacts_loaded"] += pieces["distinct"]
+        self._counts["artifacts_loaded"] += len(entry.manifest(RANK).artifacts)
         update_state(self.store.root, entry.path, last_used=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def _reject(self, entry: Entry, reason: str) -> None:
@@ -197,66 +208,90 @@ class Session:
                     self._note(f"{error}: compiling without waiting any longer")
             yield
 
-    def _compile(self, part: Part, check: Context | None) -> Callable[..., Any]:
+    def _compile(self, parts: Sequence[Part], check: Context | None) -> list[Callable[..., Any]]:
         assert self.store is not None
-        assert self.plan.factors is not None
-        traced = self._trace(part)
-        factors = self.plan.with_code({part.prefix: traced.code.factor})
+        traced = self._trace(parts)
+        factors = self.plan.with_code(
+            {part.prefix: one.code.factor for part, one in zip(parts, traced, strict=True)}
+        )
         self._key = factors.key
         with self.store.draft(factors.key) as draft, compiler_folder(draft.scratch) as scratch:
-            serve, built = self._build(part, traced, scratch, check)
+            serve, compiled = self._build(parts, traced, scratch, check)
             with self.phases.phase("publish"):
+                header = entry_header(self.plan, self.report(), self.command)
+                description = self._describe() if self._describe is not None else None
                 entry = publish(
-                    draft, factors, entry_header(self.plan, self.report(), self.command), part.prefix,
-                    traced, built, store_source=self.store_source,
-                    description=self._describe() if self._describe is not None else None,
-                )  # fmt: skip
+                    draft, factors, header, compiled, description=description, store_source=self.store_source
+                )
         self.outcome, self._entry = "compiled", entry
         return serve
 
-    def _in_memory(self, part: Part, check: Context | None) -> Callable[..., Any]:
-        traced = self._trace(part)
+    def _in_memory(self, parts: Sequence[Part], check: Context | None) -> list[Callable[..., Any]]:
+        traced = self._trace(parts)
         with compiler_folder() as scratch:
-            return self._build(part, traced, scratch, check)[0]
+            return self._build(parts, traced, scratch, check)[0]
 
-    def _trace(self, part: Part) -> TracedPart:
+    def _trace(self, parts: Sequence[Part]) -> list[TracedPart]:
         with self.phases.phase("trace"):
             # Here and not above: a hit imports neither Dynamo's tracer nor Inductor.
             from graphkiln.core.tracing import trace_part
 
-            traced = trace_part(part, self.plan)
-        self.smallest = traced.smallest
-        self._decisions.extend(traced.decisions)
+            traced = [trace_part(part, self.plan) for part in parts]
+        self.smallest = max(one.smallest for one in traced)
+        for one in traced:
+            self._decisions.extend(one.decisions)
         return traced
 
     def _build(
-        self, part: Part, traced: TracedPart, scratch: Path, check: Context | None
-    ) -> tuple[Callable[..., Any], BuiltPart]:
+        self, parts: Sequence[Part], traced: Sequence[TracedPart], scratch: Path, check: Context | None
+    ) -> tuple[list[Callable[..., Any]], list[CompiledFiles]]:
+        compiled: list[CompiledFiles] = []
+        known: dict[tuple[str, tuple[int, int]], SealedArtifact] = {}
         with self.phases.phase("compile"):
             from graphkiln.core.compile.build import build_part
 
-            built = build_part(
-                part.module, traced.capture, part.dynamic,
-                self.plan.config.effective_splitting_ops, self.plan.settings(traced.smallest, scratch),
-                self.phases.progress.pieces,
-            )  # fmt: skip
-        distinct = len(built.artifacts)
-        self._pieces = PieceCounts(built.pieces_total, distinct, distinct, built.pieces_total - distinct)
-        self._counts["kernels_compiled"] += sum(artifact.kernels for artifact in built.artifacts)
+            for part, one in zip(parts, traced, strict=True):
+                built = build_part(
+                    part.module, one.capture, part.dynamic, self.plan.config.effective_splitting_ops,
+                    self.plan.ranges(one.smallest), self.plan.settings(one.smallest, scratch),
+                    known, self.phases.progress.pieces,
+                )  # fmt: skip
+                compiled.append(CompiledFiles(part.prefix, one, built))
+        self._pieces = piece_counts([files.built for files in compiled], len(known))
+        self._counts["kernels_compiled"] += sum(artifact.kernels for artifact in known.values())
         with self.phases.phase("load"):
             require_cpu("just built", self.plan.target)
-            artifacts = [FreshArtifact(artifact.files) for artifact in built.artifacts]
-            serve = load_part(built.wiring, artifacts, part.module, "just built")
+            serve = [
+                load_part(
+                    files.built.wiring,
+                    [FreshArtifact(artifact.files) for artifact in files.built.artifacts],
+                    part.module,
+                    "just built",
+                )
+                for part, files in zip(parts, compiled, strict=True)
+            ]
         if check is not None:
-            from graphkiln.core.compile.check import check_counts, check_part
+            self._check_numbers(parts, traced, serve, check)
+        return [*serve], compiled
 
-            with self.phases.phase("check"):
-                counts = check_counts(traced.smallest, self.plan.largest)
-                self._check = check_part(serve, part.module.forward, part.arguments, check, counts)
-            for row in self._check.rows:
-                if not row.ok:
-                    raise CheckFailed(row.num_tokens, row.max_abs_error, row.tolerance)
-        return serve, built
+    def _check_numbers(
+        self,
+        parts: Sequence[Part],
+        traced: Sequence[TracedPart],
+        serve: Sequence[Callable[..., Any]],
+        check: Context,
+    ) -> None:
+        from graphkiln.core.compile.check import check_counts, check_part
+
+        with self.phases.phase("check"):
+            rows: list[CheckRow] = []
+            for part, one, compiled in zip(parts, traced, serve, strict=True):
+                counts = check_counts(self.plan.ranges(one.smallest))
+                rows += check_part(compiled, part.module.forward, part.arguments, check, counts).rows
+            self._check = CheckReport(tuple(rows))
+        for row in rows:
+            if not row.ok:
+                raise CheckFailed(row.num_tokens, row.max_abs_error, row.tolerance)
 
     def _why_bypass(self) -> Difference:
         if self.plan.refusal is not None:

@@ -23,14 +23,13 @@ from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.part import Part, arguments_like
+from graphkiln.core.parts import BACKBONE, find_parts
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan, make_plan, plan_for_class
 from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
 from graphkiln.core.runner import Runner, dummy_context
-from graphkiln.core.session import Session
-from graphkiln.core.trace.decorator import ActiveConfig
-
-_BACKBONE = "backbone"
+from graphkiln.core.session import Context, Session
+from graphkiln.core.trace.decorator import ActiveConfig, plain_calls, serve_with
 
 
 def precompile(
@@ -97,8 +96,11 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
 
         assert plan.source is not None
         served = build(plan.source, deployment, weights="empty")
-        traced = trace_part(Part(_BACKBONE, served.backbone, served.example_inputs), plan)
-        factors, decisions = plan.with_code({_BACKBONE: traced.code.factor}), (*decisions, *traced.decisions)
+        parts = find_parts(served.backbone, plan.config, served.example_inputs, plan.example_tokens)
+        with plain_calls():
+            traced = {part.prefix: trace_part(part, plan) for part in parts}
+        factors = plan.with_code({prefix: one.code.factor for prefix, one in traced.items()})
+        decisions = (*decisions, *(found for one in traced.values() for found in one.decisions))
     return KeyReport(
         key=factors.key if trace else None,
         lookup=factors.lookup,
@@ -119,8 +121,9 @@ def start_module(
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
     phases = Phases(Silent())
     session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
-    prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else _BACKBONE  # type: ignore[attr-defined]
-    forward = session.open(Part(prefix, module, arguments_like(module, args, kwargs)), must_publish=False)
+    prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else BACKBONE  # type: ignore[attr-defined]
+    part = Part(prefix, module, arguments_like(module, args, kwargs))
+    (forward,) = session.open([part], must_publish=False)
     session.record(session.report())
     return forward
 
@@ -160,7 +163,7 @@ class _Start:
             )
             if compiles and self.config.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
-        found = session.reopen(_BACKBONE) if self.config.compiles else None
+        found = session.reopen(BACKBONE) if self.config.compiles else None
         served = found[0] if found is not None else self._built(plan)
 
         def context(count: int) -> contextlib.AbstractContextManager[Any]:
@@ -172,23 +175,35 @@ class _Start:
             session.outcome = "bypass"
             report = session.report((_mode_none(),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
-        forward = (
-            found[1]
-            if found is not None
-            else session.open(
-                Part(_BACKBONE, served.backbone, served.example_inputs),
-                must_publish=self.must_publish,
-                check=context if check else None,
-                compiles=compiles,
-                describe=lambda: describe(served),
-            )
-        )
+        if found is not None:
+            forward = found[1]
+        else:
+            forward = self._opened(plan, session, served, context if check else None, compiles)
         if first_call and session.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
                 forward(*served.example_inputs(session.smallest))
         report = session.report()
         session.record(report)
         return Runner(served, forward, report, self.deployment), report
+
+    def _opened(
+        self, plan: Plan, session: Session, served: ServedModel, check: Context | None, compiles: bool
+    ) -> Callable[..., Any]:
+        root = served.backbone
+        parts = find_parts(root, self.config, served.example_inputs, plan.example_tokens)
+        serve = session.open(
+            parts,
+            must_publish=self.must_publish,
+            check=check,
+            compiles=compiles,
+            describe=lambda: describe(served),
+        )
+        if parts[0].module is root:
+            return serve[0]
+        for part, forward in zip(parts, serve, strict=True):
+            serve_with(part.module, forward)
+        plain: Callable[..., Any] = root.forward
+        return plain
 
     def _built(self, plan: Plan) -> ServedModel:
         assert plan.source is not None

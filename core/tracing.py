@@ -14,9 +14,6 @@ from graphkiln.core.trace.operators import first_difference, first_stray, operat
 from graphkiln.core.trace.recording import TracedCode, record_code
 from graphkiln.core.trace.shapes import facts_of, require
 
-# Odd, prime and above the small counts that models tend to branch on.
-_EXAMPLE_TOKENS = 13
-
 
 @dataclass(frozen=True)
 class TracedPart:
@@ -39,7 +36,7 @@ def trace_part(part: Part, plan: Plan) -> TracedPart:
         raise CompileError(
             "max_num_batched_tokens", "1 token leaves nothing dynamic to compile", "use at least 2"
         )
-    count = min(_EXAMPLE_TOKENS, plan.largest)
+    count = plan.example_tokens
     arguments = tuple(part.arguments(count))
     traced = capture(part.module, arguments, part.dynamic, part.unbacked)
     require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)

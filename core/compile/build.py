@@ -24,9 +24,15 @@ Files = Mapping[str, "bytes | Path"]
 
 @dataclass(frozen=True)
 class SealedArtifact:
-    """One distinct piece as files, how its symbol was treated, and how many libraries it holds."""
+    """A distinct piece compiled for one range, as files.
 
+    `piece` is its number, `dynamic` says how the token count was treated (backed, unbacked, static),
+    `kernels` how many libraries it holds.
+    """
+
+    piece: int
     fingerprint: str
+    range: tuple[int, int]
     files: Files
     dynamic: str
     kernels: int
@@ -65,16 +71,28 @@ def build_part(
     capture: Capture,
     dynamic: Mapping[str, Sequence[int]],
     splitting_ops: Sequence[str],
+    ranges: Sequence[tuple[int, int]],
     settings: InductorSettings,
+    known: dict[tuple[str, tuple[int, int]], SealedArtifact],
     on_piece: Callable[[int, int], None],
 ) -> BuiltPart:
-    """Returns a traced part compiled and sealed. `on_piece(done, total)` is told of every distinct piece."""
+    """Returns a traced part compiled and sealed, each distinct piece once for each of `ranges`, in order.
+
+    `settings` hold the whole range. `known` holds what other parts of the same start compiled, by
+    fingerprint and range, and is added to. `on_piece(done, total)` is told of every piece.
+    """
     split, pieces, piece_of = split_capture(capture, splitting_ops)
     artifacts = []
-    on_piece(0, len(pieces))
-    for done, piece in enumerate(pieces, start=1):
-        artifacts.append(_sealed(piece, settings))
-        on_piece(done, len(pieces))
+    total = len(pieces) * len(ranges)
+    on_piece(0, total)
+    for start, end in ranges:
+        within = replace(settings, smallest=start, largest=end, hint=end)
+        for number, piece in enumerate(pieces):
+            found = (piece.fingerprint, (start, end))
+            if found not in known:
+                known[found] = _sealed(number, piece, within)
+            artifacts.append(replace(known[found], piece=number))
+            on_piece(len(artifacts), total)
     wired = Wiring(split, piece_of)
     wiring = {
         "format": FORMAT,
@@ -84,14 +102,16 @@ def build_part(
         "outputs": wired.outputs,
         "structure": capture.structure,
         "door": describe_door(capture, dynamic, settings.smallest, settings.largest),
+        "ranges": [list(found) for found in ranges],
         "pieces": [
             {
+                "piece": artifact.piece,
                 "fingerprint": artifact.fingerprint,
-                "range": [settings.smallest, settings.largest],
+                "range": list(artifact.range),
                 "dynamic": artifact.dynamic,
-                "signature": piece.signature["inputs"],
+                "signature": pieces[artifact.piece].signature["inputs"],
             }
-            for piece, artifact in zip(pieces, artifacts, strict=True)
+            for artifact in artifacts
         ],
     }
     return BuiltPart(
@@ -101,7 +121,10 @@ def build_part(
         pieces_total=len(split.pieces),
         build={
             "pieces": {
-                artifact.fingerprint: {"dynamic": artifact.dynamic, "sources": build_identity(artifact.files)}
+                f"{artifact.fingerprint} {artifact.range[0]}-{artifact.range[1]}": {
+                    "dynamic": artifact.dynamic,
+                    "sources": build_identity(artifact.files),
+                }
                 for artifact in artifacts
             },
             "isa": settings.target.isa,
@@ -110,9 +133,9 @@ def build_part(
     )
 
 
-def _sealed(piece: Piece, settings: InductorSettings) -> SealedArtifact:
+def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArtifact:
     built = compile_piece(piece, settings)
-    dynamic = "backed"
+    dynamic = "static" if settings.static else "unbacked" if settings.unbacked else "backed"
     try:
         _hold(built, settings)
     except ShapeLimited:
@@ -120,10 +143,14 @@ def _sealed(piece: Piece, settings: InductorSettings) -> SealedArtifact:
         built = compile_piece(piece, replace(settings, unbacked=True))
         _hold(built, settings)
         dynamic = "unbacked"
-    return SealedArtifact(piece.fingerprint, seal(built, piece.fingerprint), dynamic, len(built.kernels))
+    files = seal(built, piece.fingerprint)
+    bounds = (settings.smallest, settings.largest)
+    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, len(built.kernels))
 
 
 def _hold(built: BuiltPiece, settings: InductorSettings) -> None:
+    if built.tokens is None:
+        return
     # One token is held by the operator log and the check; a backed symbol starts at 2.
     facts = [ShapeFact(fact, "Inductor") for fact in built.facts]
     require(facts, frozenset({built.tokens}), max(2, settings.smallest), settings.largest)

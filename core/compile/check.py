@@ -22,10 +22,12 @@ _RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.bfloat16: 5e-2, tor
 _MOST_CHECKED = 256
 
 
-def check_counts(smallest: int, largest: int) -> list[int]:
-    """Returns the token counts that a check tries: the least, odd ones, and the largest up to 256."""
+def check_counts(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """Returns the token counts that a check tries: odd ones, and the ends of every range, up to 256."""
+    smallest, largest = min(start for start, _ in ranges), max(end for _, end in ranges)
     top = min(largest, _MOST_CHECKED)
-    return sorted({smallest, top, *(count for count in (2, 7, 64) if smallest <= count <= top)})
+    ends = {count for bounds in ranges for count in bounds if count <= top}
+    return sorted({smallest, top, *ends, *(count for count in (2, 7, 64) if smallest <= count <= top)})
 
 
 def check_part(

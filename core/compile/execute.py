@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphkiln.core.compile.sealed import SealedPiece
-from graphkiln.core.errors import LoadRefused
+from graphkiln.core.errors import DoorError, LoadRefused
 from graphkiln.core.trace.door import Door
 from graphkiln.core.trace.observe import untyped_constant
 from graphkiln.core.trace.outputs import rebuild
@@ -17,7 +17,8 @@ WIRING_FORMAT = 1
 
 # A register, or a constant, of a step's arguments.
 _Fetch = Callable[[list[Any]], Any]
-_Step = Callable[[list[Any]], None]
+# A step runs over the registers, with the pieces of the range that serves the call.
+_Step = Callable[[list[Any], Sequence[SealedPiece]], None]
 
 
 class CompiledPart:
@@ -52,7 +53,11 @@ class CompiledPart:
                 self._tokens.append(register)
             else:
                 self._from_call.append((register, int(spec["argument"]), spec.get("member")))
-        self._steps = [_step(step, pieces) for step in wiring["steps"]]
+        self._steps = [_step(step) for step in wiring["steps"]]
+        self._ranges = [(int(start), int(end)) for start, end in wiring["ranges"]]
+        self._pieces: dict[tuple[int, int], list[SealedPiece]] = {found: [] for found in self._ranges}
+        for spec, piece in zip(wiring["pieces"], pieces, strict=True):
+            self._pieces[tuple(spec["range"])].append(piece)
         self._outputs = [_fetch(value) for value in wiring["outputs"]]
         self._structure = wiring["structure"]
 
@@ -65,10 +70,23 @@ class CompiledPart:
             registers[register] = tokens
         for register, index, member in self._from_call:
             registers[register] = values[index] if member is None else values[index][member]
+        pieces = self._pieces[self.range_of(tokens)]
         for step in self._steps:
-            step(registers)
+            step(registers, pieces)
         outputs = [fetch(registers) for fetch in self._outputs]
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
+
+    def range_of(self, tokens: int) -> tuple[int, int]:
+        """Returns the range whose pieces serve a call: an exact size before any range.
+
+        Raises DoorError, naming the ranges, when there is none.
+        """
+        if (tokens, tokens) in self._pieces:
+            return tokens, tokens
+        for start, end in self._ranges:
+            if start <= tokens <= end:
+                return start, end
+        raise DoorError("token count", " ".join(f"({s}, {e})" for s, e in self._ranges), str(tokens))
 
 
 def _fetch(value: Sequence[Any]) -> _Fetch:
@@ -83,14 +101,14 @@ def _fetch(value: Sequence[Any]) -> _Fetch:
     return lambda registers: constant
 
 
-def _step(step: Mapping[str, Any], pieces: Sequence[SealedPiece]) -> _Step:
+def _step(step: Mapping[str, Any]) -> _Step:
     outs, free = [int(out) for out in step["outs"]], [int(register) for register in step.get("free", ())]
     if "piece" in step:
-        piece = pieces[step["piece"]]
+        number = int(step["piece"])
         fetches = [_fetch(value) for value in step["args"]]
 
-        def run_piece(registers: list[Any]) -> None:
-            results = piece([fetch(registers) for fetch in fetches])
+        def run_piece(registers: list[Any], pieces: Sequence[SealedPiece]) -> None:
+            results = pieces[number]([fetch(registers) for fetch in fetches])
             for out, result in zip(outs, results, strict=True):
                 registers[out] = result
             for register in free:
@@ -100,7 +118,7 @@ def _step(step: Mapping[str, Any], pieces: Sequence[SealedPiece]) -> _Step:
     if "item" in step:
         source, index = _fetch(step["item"]), step["index"]
 
-        def run_item(registers: list[Any]) -> None:
+        def run_item(registers: list[Any], pieces: Sequence[SealedPiece]) -> None:
             registers[outs[0]] = source(registers)[index]
             for register in free:
                 registers[register] = None
@@ -114,7 +132,7 @@ def _step(step: Mapping[str, Any], pieces: Sequence[SealedPiece]) -> _Step:
     fetches = [_fetch(value) for value in step["args"]]
     named = {name: _fetch(value) for name, value in step.get("kwargs", {}).items()}
 
-    def run_op(registers: list[Any]) -> None:
+    def run_op(registers: list[Any], pieces: Sequence[SealedPiece]) -> None:
         registers[outs[0]] = op(
             *(fetch(registers) for fetch in fetches),
             **{name: fetch(registers) for name, fetch in named.items()},

@@ -16,12 +16,17 @@ from graphkiln.core.compile.settings import InductorSettings
 
 def fake_inputs(
     inputs: tuple[PieceInput, ...], settings: InductorSettings
-) -> tuple[FakeTensorMode, list[Any], sympy.Symbol]:
-    """Returns fake tensors and sizes for a piece's inputs, over one fresh symbol for the token count."""
+) -> tuple[FakeTensorMode, list[Any], sympy.Symbol | None]:
+    """Returns fake tensors and sizes for a piece's inputs, over one fresh symbol for the token count.
+
+    Where the range is one token count there is no symbol: sizes are numbers, and the last value None.
+    """
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=env)
     size: Any
-    if settings.unbacked:
+    if settings.static:
+        size = settings.largest
+    elif settings.unbacked:
         size = env.create_unbacked_symint()
         env.constrain_symbol_range(
             size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest
@@ -47,7 +52,7 @@ def fake_inputs(
                         device=spec.device,
                     )
                 )
-    return mode, values, size.node.expr
+    return mode, values, None if settings.static else size.node.expr
 
 
 def _evaluated(item: int | str, size: Any) -> Any:

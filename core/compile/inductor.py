@@ -54,7 +54,7 @@ class BuiltPiece:
     constants: dict[str, torch.Tensor]
     num_outputs: int
     facts: tuple[sympy.Expr, ...]
-    tokens: sympy.Symbol
+    tokens: sympy.Symbol | None
     kernels_built: int = field(default=0)
 
 

@@ -26,3 +26,8 @@ class InductorSettings:
     scratch: Path
     fast_math: bool = False
     unbacked: bool = False
+
+    @property
+    def static(self) -> bool:
+        """Whether there is one token count, which is a number in the code then."""
+        return self.smallest == self.largest

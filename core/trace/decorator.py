@@ -35,6 +35,7 @@ class ActiveConfig:
 _active: contextvars.ContextVar[ActiveConfig | None] = contextvars.ContextVar(
     "graphkiln_config", default=None
 )
+_plain: contextvars.ContextVar[bool] = contextvars.ContextVar("graphkiln_plain_calls", default=False)
 
 
 @contextlib.contextmanager
@@ -114,12 +115,30 @@ def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
     return state.serve if isinstance(state, _PartState) else None
 
 
+def serve_with(module: nn.Module, serve: Callable[..., Any] | None) -> None:
+    """Lets `serve` answer a decorated module's calls from now on; None gives them back to its forward."""
+    if serve is None:
+        module.__dict__.pop(_STATE, None)
+    else:
+        module.__dict__[_STATE] = _PartState(None, serve)
+
+
+@contextlib.contextmanager
+def plain_calls() -> Iterator[None]:
+    """Inside, decorated modules run their own forward: a start looks at a model without starting it."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
 class _PartState:
     """A decorated instance's configuration, fixed when it was built, and what serves it once started."""
 
-    def __init__(self, active: ActiveConfig) -> None:
+    def __init__(self, active: ActiveConfig | None, serve: Callable[..., Any] | None = None) -> None:
         self.active = active
-        self.serve: Callable[..., Any] | None = None
+        self.serve = serve
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _PartState:
         # A copied module has its own parameters: it starts again instead of serving the original's.
@@ -151,7 +170,7 @@ def _wrap_call(target: Any) -> None:
 
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         state = self.__dict__.get(_STATE)
-        if state is None or torch.compiler.is_compiling():
+        if state is None or torch.compiler.is_compiling() or _plain.get():
             return original(self, *args, **kwargs)
         if state.serve is None:
             from graphkiln.core.start import start_module

@@ -1,0 +1,83 @@
+"""Which modules of a model are compiled parts, and what calls of them look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.errors import CompileError
+from graphkiln.core.part import Part, arguments_like
+from graphkiln.core.trace.decorator import serve_with
+
+BACKBONE = "backbone"
+
+Inputs = Callable[[int], Sequence[Any]]
+
+
+def find_parts(
+    root: torch.nn.Module, config: CompilationConfig, inputs: Inputs, example_tokens: int
+) -> list[Part]:
+    """Returns the parts of a model: the root, or where it is ignored or not decorated, what is below it.
+
+    A part inside another part is compiled with it. Parts below the root are named by their path, an
+    encoder by its class; what calls of them look like is seen in one eager run of the root. A root
+    without any decorated module is a part itself. Raises CompileError for a part that is never called.
+    """
+    if _wanted(root, config):
+        return [Part(BACKBONE, root, inputs)]
+    below = _below(root, config)
+    if not below:
+        return [Part(BACKBONE, root, inputs)]
+    calls = _recorded(root, below, inputs(example_tokens))
+    return [Part(prefix, module, arguments_like(module, *calls[prefix])) for prefix, module in below.items()]
+
+
+def _wanted(module: torch.nn.Module, config: CompilationConfig) -> bool:
+    kind: Any = type(module)
+    if not getattr(kind, "_graphkiln_supported", False) or kind._graphkiln_ignored:
+        return False
+    return kind._graphkiln_enable_if is None or bool(kind._graphkiln_enable_if(config))
+
+
+def _below(root: torch.nn.Module, config: CompilationConfig) -> dict[str, torch.nn.Module]:
+    found: dict[str, torch.nn.Module] = {}
+    taken: list[str] = []
+    for path, module in root.named_modules():
+        if not path or any(path.startswith(f"{outer}.") for outer in taken) or not _wanted(module, config):
+            continue
+        taken.append(path)
+        kind: Any = type(module)
+        prefix = kind.__name__ if kind._graphkiln_is_encoder else path
+        if prefix in found:
+            prefix = path
+        found[prefix] = module
+    return found
+
+
+def _recorded(
+    root: torch.nn.Module, below: Mapping[str, torch.nn.Module], arguments: Sequence[Any]
+) -> dict[str, tuple[Sequence[Any], Mapping[str, Any]]]:
+    calls: dict[str, tuple[Sequence[Any], Mapping[str, Any]]] = {}
+
+    def recorder(prefix: str, module: torch.nn.Module) -> Callable[..., Any]:
+        def record(*args: Any, **kwargs: Any) -> Any:
+            calls.setdefault(prefix, (args, kwargs))
+            return module.forward(*args, **kwargs)
+
+        return record
+
+    for prefix, module in below.items():
+        serve_with(module, recorder(prefix, module))
+    try:
+        with torch.no_grad():
+            root.forward(*arguments)
+    finally:
+        for module in below.values():
+            serve_with(module, None)
+    silent = next((prefix for prefix in below if prefix not in calls), None)
+    if silent is not None:
+        raise CompileError(f"part {silent}", "the model does not call it", "ignore it, or call it in forward")
+    return calls
