@@ -61,7 +61,7 @@ def _check(row: Mapping[str, Any], value: Any, tokens: int | None) -> int | None
 
 def _is_constant(value: Any, promised: Any) -> bool:
     try:
-        return typed_constant(value) == promised
+        return bool(typed_constant(value) == promised)
     except Bypass:
         return False
 

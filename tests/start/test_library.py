@@ -1,7 +1,8 @@
-"""Decorated modules in a program of one's own: compiled at the first call, kept apart, held to their calls."""
+"""Decorated modules in a program of one's own: compiled at first call, kept apart, held to their calls."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def test_two_instances_that_differ_in_an_attribute_are_two_entries(
     x = torch.linspace(-1, 1, 28).reshape(7, 4)
     for warm in (False, True):
         for scale in order:
-            module = built(lambda scale=scale: Scaled(scale), tmp_path)
+            module = built(functools.partial(Scaled, scale), tmp_path)
             torch.testing.assert_close(module(x), (x * scale).sin())
             module.scale = 17.0  # what is compiled for one instance is not asked for another
         assert outcomes(tmp_path) == ["compiled", "compiled", "hit", "hit"][: 4 if warm else 2]
@@ -139,13 +140,14 @@ def test_results_have_the_structure_that_forward_gave_them(tmp_path: Path) -> No
     module = built(Everything, tmp_path)
     x = torch.linspace(-1, 1, 20).reshape(5, 4)
     wanted = module.forward(x)
-    for call in (
-        lambda: module(x),
-        lambda: module(x=x),
-        lambda: module(x, 2.0),
-        lambda: module(x, factor=2.0),
-    ):
-        got = call()
+    calls: list[tuple[list[Any], dict[str, Any]]] = [
+        ([x], {}),
+        ([], {"x": x}),
+        ([x, 2.0], {}),
+        ([x], {"factor": 2.0}),
+    ]
+    for args, kwargs in calls:
+        got = module(*args, **kwargs)
         assert list(got) == list(wanted)
         assert type(got["tuple"]) is tuple
         assert got["list"][1:] == [None, "text", 3]

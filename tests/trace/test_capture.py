@@ -60,7 +60,7 @@ class WritesToSubmodule(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.linear.seen = True
+        self.linear.seen = True  # type: ignore[assignment]
         y: torch.Tensor = self.linear(x)
         return y
 
