@@ -10,6 +10,7 @@ is read off. What Dynamo cached for the code object is dropped again, so that no
 from __future__ import annotations
 
 import contextlib
+import inspect
 import unittest.mock
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ from torch._guards import TracingContext
 
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
-from graphkiln.core.trace.arguments import DynamicDims, IntermediateTensors
+from graphkiln.core.trace.arguments import DynamicDims, IntermediateTensors, by_position_and_name
+from graphkiln.core.trace.effects import refuse_side_effects
 from graphkiln.core.trace.inlined import Inlined, record_inlined
 from graphkiln.core.trace.outputs import OutputMarker, structure_of
 from graphkiln.core.trace.sources import Aliases
@@ -73,13 +75,21 @@ def capture(
 
     Dimensions in `unbacked` are traced without a hint: no code can branch on them.
 
-    `arguments` are positional and never written to. Raises CompileError for a graph break or a
-    dimension that the code makes constant, Bypass for what leaves no record.
+    `arguments` are in the order of the parameters and never written to. Raises CompileError for a
+    graph break, a dimension that the code makes constant or a change outside the graph, Bypass for
+    what leaves no record.
     """
     refuse_modes()
+    name = type(module).__qualname__
     forward = type(module).forward
     code = forward.__code__
-    names = forward.__code__.co_varnames[1 : 1 + len(arguments)]
+    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        raise CompileError(
+            name,
+            "its forward, or a decorator around it, takes *args or **kwargs",
+            "give the compiled class a forward with plain parameters",
+        )
+    names = code.co_varnames[1 : 1 + len(arguments)]
     marked = [
         _marked(value, dynamic.get(name, ()), unbacked.get(name, ()))
         for name, value in zip(names, arguments, strict=True)
@@ -104,7 +114,6 @@ def capture(
     def keep_no_guard(entries: Sequence[Any]) -> Sequence[bool]:
         output = outputs[-1]
         caught["guards"] = tuple(entries)
-        caught["side_effects"] = not output.side_effects.is_empty()
         # Now and not later: Dynamo takes its invented globals away when the compile is over.
         caught["aliases"] = Aliases(
             imports=dict(output.import_sources),
@@ -117,7 +126,13 @@ def capture(
 
     reset_code(code)
     try:
-        with _pinned_dynamo(), serving_state(), record_inlined(code) as inlined, _output_graph() as outputs:
+        with (
+            _pinned_dynamo(),
+            serving_state(),
+            record_inlined(code) as inlined,
+            refuse_side_effects(name),
+            _output_graph() as outputs,
+        ):
             compiled = torch.compile(
                 module.forward,
                 fullgraph=True,
@@ -126,7 +141,8 @@ def capture(
                 options={"guard_filter_fn": keep_no_guard},
             )
             try:
-                result = compiled(*marked)
+                args, kwargs = by_position_and_name(forward, marked)
+                result = compiled(*args, **kwargs)
             except Exception as error:
                 inlined.raise_refusal()
                 raise _translated(module, error) from error
@@ -134,15 +150,7 @@ def capture(
         reset_code(code)
     inlined.raise_refusal()
     if len(caught.get("graphs", [])) != 1:
-        raise CompileError(
-            type(module).__qualname__, "its forward runs no tensor operation", "nothing to compile"
-        )
-    if caught["side_effects"]:
-        raise CompileError(
-            type(module).__qualname__,
-            "its forward changes attributes or objects outside the graph, which a compiled call would not do",
-            "keep state that forward writes in buffers, or out of the compiled class",
-        )
+        raise CompileError(name, "its forward runs no tensor operation", "nothing to compile")
     return Capture(
         arguments=names,
         values=tuple(marked),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from graphkiln.core.errors import DoorError
+from graphkiln.core.errors import Bypass, DoorError
 from graphkiln.core.trace.arguments import IntermediateTensors
 from graphkiln.core.trace.observe import typed_constant
 
@@ -53,9 +53,17 @@ def _check(row: Mapping[str, Any], value: Any, tokens: int | None) -> int | None
         return _check_tensor(row, value, tokens)
     if "members" in row:
         return _check_members(row, value, tokens)
-    if typed_constant(value) != row["constant"]:
-        raise DoorError(row["name"], f"the constant {row['constant'][-1]!r}", f"{value!r}")
+    if not _is_constant(value, row["constant"]):
+        came = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else f"{value!r}"
+        raise DoorError(row["name"], f"the constant {row['constant'][-1]!r}", came)
     return tokens
+
+
+def _is_constant(value: Any, promised: Any) -> bool:
+    try:
+        return bool(typed_constant(value) == promised)
+    except Bypass:
+        return False
 
 
 def _check_members(row: Mapping[str, Any], value: Any, tokens: int | None) -> int | None:

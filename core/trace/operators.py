@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from graphkiln.core.trace.ambient import serving_state
-from graphkiln.core.trace.arguments import IntermediateTensors
+from graphkiln.core.trace.arguments import IntermediateTensors, by_position_and_name
 from graphkiln.core.trace.observe import type_name
 
 _LAYOUT = frozenset(
@@ -62,7 +62,8 @@ def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[Ran]
     fake = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
     log = _Log()
     with serving_state(), mode, log:
-        result = module.forward(*fake)
+        args, kwargs = by_position_and_name(module.forward, fake)
+        result = module.forward(*args, **kwargs)
     given = result.tensors if isinstance(result, IntermediateTensors) else result
     return [*log.ran, _ran("the result", given)]
 

@@ -29,7 +29,7 @@ def plan(largest: int = 2048) -> Plan:
     return plan_for_class(deployment, CompilationConfig(), "toy", "float32")
 
 
-def trace(module: Any, *arguments: Any, largest: int = 2048) -> TracedPart:
+def trace(module: Any, *arguments: Any, largest: int = 2048, **named: Any) -> TracedPart:
     """Returns the trace of a decorated module, called with `arguments`, by default ones of [T, 4]."""
     given: Sequence[Any] = arguments or (torch.ones(5, 4),)
-    return trace_part(Part("backbone", module, arguments_like(module, given, {})), plan(largest))
+    return trace_part(Part("backbone", module, arguments_like(module, given, named)), plan(largest))
