@@ -12,8 +12,10 @@ from graphkiln.cache.errors import NotCanonical
 from graphkiln.cache.factors.env import env_factor, read
 from graphkiln.cache.factors.key import Factors
 from graphkiln.core.compile.compiler_factor import compiler_factor
-from graphkiln.core.compile.torch_options import plain_option
 from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.config.effective import EffectiveConfig
+from graphkiln.core.config.facts import deployment_facts
+from graphkiln.core.config.resolve import resolve
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.models.source import ModelSource, identify
@@ -28,13 +30,15 @@ if TYPE_CHECKING:
 class Plan:
     """What a start is about.
 
-    `factors` has no code factor yet; it is None when a factor has no canonical form, and `refusal`
-    says which. `largest` is the most tokens of one call.
+    `config` is what was asked, `compilation` what is in effect. `factors` has no code factor yet; it
+    is None when a factor has no canonical form, and `refusal` says which. `largest` is the most
+    tokens of one call.
     """
 
     deployment: Deployment
     source: ModelSource | None
     config: CompilationConfig
+    compilation: EffectiveConfig
     target: CpuTarget
     factors: Factors | None
     refusal: Bypass | NotCanonical | None
@@ -62,7 +66,7 @@ class Plan:
             largest=self.largest,
             hint=self.largest,
             target=self.target,
-            options=self.config.inductor_compile_config,
+            options=self.compilation.inductor_compile_config,
             scratch=scratch,
             fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
         )
@@ -70,15 +74,15 @@ class Plan:
     def requested(self) -> dict[str, Any]:
         """Returns what was asked for, as it was given; the model by its label, never by its path."""
         asked = {**dataclasses.asdict(self.deployment), "model": self.label}
-        return {"deployment": asked, "compilation": _asked_compilation(self.config)}
+        return {"deployment": asked, "compilation": self.config.as_asked()}
 
     def effective(self) -> dict[str, Any]:
         """Returns what became of it."""
-        return {"compilation": _asked_compilation(self.config) | {"mode": self.config.effective_mode.name}}
+        return {"compilation": self.compilation.as_json()}
 
 
 def make_plan(deployment: Deployment, config: CompilationConfig) -> Plan:
-    """Returns the plan of a deployment. Raises ModelError, and CompileError for a target."""
+    """Returns the plan of a deployment. Raises ModelError, CompileError for a target, ValueError."""
     source = identify(deployment)
     decisions: list[Decision] = []
     if deployment.dtype != source.dtype:
@@ -109,20 +113,31 @@ def _plan(
     decisions: list[Decision],
 ) -> Plan:
     target = _target(deployment, decisions)
-    if config.mode is None:
-        reason = f"optimization level {config.optimization_level}"
-        decisions.append(Decision("mode", None, config.effective_mode.name, reason))
+    resolution = resolve(config, deployment_facts(deployment, {} if source is None else source.config, dtype))
+    compilation = resolution.effective
+    decisions.extend(resolution.decisions)
     try:
-        factors, refusal = _factors(deployment, config, model, dtype, max_model_len, target), None
+        factors, refusal = _factors(deployment, compilation, model, dtype, max_model_len, target), None
     except (Bypass, NotCanonical) as error:
         factors, refusal = None, error
-    largest = deployment.max_num_batched_tokens
-    return Plan(deployment, source, config, target, factors, refusal, tuple(decisions), label, dtype, largest)
+    return Plan(
+        deployment=deployment,
+        source=source,
+        config=config,
+        compilation=compilation,
+        target=target,
+        factors=factors,
+        refusal=refusal,
+        decisions=tuple(decisions),
+        label=label,
+        dtype=dtype,
+        largest=deployment.max_num_batched_tokens,
+    )
 
 
 def _factors(
     deployment: Deployment,
-    config: CompilationConfig,
+    compilation: EffectiveConfig,
     model: Mapping[str, Any],
     dtype: str,
     max_model_len: int | None,
@@ -137,33 +152,11 @@ def _factors(
         env=env_factor(),
         config={
             "model": dict(model), "dtype": dtype, "max_model_len": max_model_len, **values,
-            "compilation": compilation_values(config),
+            "compilation": compilation.code_values(),
         },
         code=None,
         compiler=compiler_factor(target),
     )  # fmt: skip
-
-
-def _asked_compilation(config: CompilationConfig) -> dict[str, Any]:
-    mode = None if config.mode is None else config.mode.name
-    options = {str(name): str(value) for name, value in config.inductor_compile_config.items()}
-    return {
-        "optimization_level": config.optimization_level,
-        "mode": mode,
-        "backend": config.backend,
-        "splitting_ops": list(config.effective_splitting_ops),
-        "inductor_compile_config": options,
-    }
-
-
-def compilation_values(config: CompilationConfig) -> dict[str, Any]:
-    """Returns the effective configuration as far as it can change generated code."""
-    return {
-        "mode": config.effective_mode.name,
-        "backend": config.backend,
-        "splitting_ops": list(config.effective_splitting_ops),
-        "inductor_compile_config": plain_option("inductor_compile_config", config.inductor_compile_config),
-    }
 
 
 def _target(deployment: Deployment, decisions: list[Decision]) -> CpuTarget:

@@ -245,7 +245,7 @@ class Session:
 
             built = build_part(
                 part.module, traced.capture, traced.arguments, part.dynamic,
-                self.plan.config.effective_splitting_ops, self.plan.settings(traced.smallest, scratch),
+                self.plan.compilation.splitting_ops, self.plan.settings(traced.smallest, scratch),
                 self.phases.progress.pieces,
             )  # fmt: skip
         distinct = len(built.artifacts)
@@ -302,7 +302,7 @@ class Session:
             "requested": plan.requested(),
             "effective": plan.effective(),
             "decisions": [vars(decision) for decision in self._decisions],
-            "cudagraph_plan": {"mode": "NONE", "reason": "CUDA graphs need a CUDA target"},
+            "cudagraph_plan": plan.compilation.cudagraph_plan(),
             "pieces": {"total": self._pieces.total, "distinct": self._pieces.distinct},
             "checked": self._check is not None,
             "phases": [[name, round(seconds, 3)] for name, seconds in self.phases.rows()],
@@ -335,6 +335,7 @@ class Session:
             pieces=self._pieces,
             entry_bytes=0 if entry is None else entry.total_bytes,
             decisions=tuple(self._decisions),
+            effective=self.plan.effective(),
             reasons=(*self._reasons, *reasons),
             check=self._check,
             counts={**self._began.since(), **self._counts},

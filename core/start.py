@@ -17,8 +17,10 @@ from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
+from graphkiln.core.config.carried import not_carried
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import CompileError
 from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
@@ -106,6 +108,7 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
         factors=factors.as_json(),
         decisions=decisions,
         target=plan.target.name,
+        effective=plan.effective(),
     )
 
 
@@ -117,6 +120,9 @@ def start_module(
     first = next((tensor for tensor in module.parameters()), None)
     dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
+    _refuse_not_carried(plan)
+    if not plan.compilation.compiles:
+        return module.forward
     phases = Phases(Silent())
     session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
     forward = session.open(Part(_BACKBONE, module, arguments_like(module, args, kwargs)), must_publish=False)
@@ -154,12 +160,13 @@ class _Start:
     ) -> tuple[Runner, StartReport]:
         with self.phases.phase("plan"):
             plan = make_plan(self.deployment, self.config)
+            _refuse_not_carried(plan)
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
-            if compiles and self.config.compiles and not session.has_candidate():
+            if compiles and plan.compilation.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
-        found = session.reopen(_BACKBONE) if self.config.compiles else None
+        found = session.reopen(_BACKBONE) if plan.compilation.compiles else None
         served = found[0] if found is not None else self._built(plan)
 
         def context(count: int) -> contextlib.AbstractContextManager[Any]:
@@ -167,7 +174,7 @@ class _Start:
                 return contextlib.nullcontext()
             return set_forward_context(dummy_context(served, self.deployment, count))
 
-        if not self.config.compiles:
+        if not plan.compilation.compiles:
             report = session.report((_mode_none(),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         forward = (
@@ -204,6 +211,13 @@ class _Start:
                 raise
             self.phases.note(f"{error}: starting without the cache")
             return None
+
+
+def _refuse_not_carried(plan: Plan) -> None:
+    """Raises CompileError for a setting that is understood and not carried out yet."""
+    setting = not_carried(plan.compilation)
+    if setting is not None:
+        raise CompileError(setting, "it is understood, but no start carries it out yet", "leave it out")
 
 
 def _mode_none() -> Difference:
