@@ -175,7 +175,7 @@ class _Start:
             return set_forward_context(dummy_context(served, self.deployment, count))
 
         if not plan.compilation.compiles:
-            report = session.report((_mode_none(),))
+            report = session.report((_mode_none(plan),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         forward = (
             found[1]
@@ -220,8 +220,13 @@ def _refuse_not_carried(plan: Plan) -> None:
         raise CompileError(setting, "it is understood, but no start carries it out yet", "leave it out")
 
 
-def _mode_none() -> Difference:
+def _mode_none(plan: Plan) -> Difference:
+    """Returns why nothing was compiled, with what to type for it to be."""
     remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
+    if plan.config.enforce_eager:
+        remedy = "leave --enforce-eager out"
+    elif plan.config.compiles:
+        remedy = next(decision.reason for decision in plan.decisions if decision.field == "mode")
     return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
 
 

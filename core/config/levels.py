@@ -91,6 +91,7 @@ def level_passes(level: int, asked: PassConfig, situation: Situation, trail: Tra
     rules = _PASSES[level]
     found = {name: name in rules and rules[name](situation) for name in asked.unset}
     for name, on in found.items():
-        if on:
+        # Where nothing is compiled no pass runs, and what a switch stands at is no news.
+        if on and situation.mode is not CompilationMode.NONE:
             trail.decide(f"pass_config.{name}", None, True, f"optimization level {level}")
     return replace(asked, **found)

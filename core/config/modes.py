@@ -87,8 +87,10 @@ def mode_of(value: object) -> CompilationMode:
     if isinstance(value, str) and not value.isdecimal():
         return member("mode", value, CompilationMode)
     try:
-        return CompilationMode(int(value))  # type: ignore[call-overload]
-    except (ValueError, TypeError):
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise ValueError(value)
+        return CompilationMode(int(value))
+    except ValueError:
         names = ", ".join(f"{mode.name} ({mode.value})" for mode in CompilationMode)
         raise ValueError(f"mode: {value!r} is not one of {names}") from None
 

@@ -63,11 +63,12 @@ def _scalar(value: Any) -> bool | int | float | str | None:
     """Returns a plain scalar of exactly Python's own types, None for anything else."""
     if isinstance(value, bool):
         return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            # Not int(value): a subclass may answer with something else, and str(member) with its name.
-            return kind.__new__(kind, kind.__str__(value)) if kind is str else kind(kind.__repr__(value))
-    return None
+    # Not int(value): a subclass may answer that with something else, as str(member) does with a name.
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    return str.__str__(value) if isinstance(value, str) else None
 
 
 def _members(value: Any, where: str, inside: tuple[int, ...]) -> tuple[Any, ...]:

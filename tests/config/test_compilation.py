@@ -26,6 +26,12 @@ def test_a_mode_is_a_number_or_a_name_in_any_case(mode: Any) -> None:
     assert CompilationConfig(mode=mode).mode is CompilationMode.VLLM_COMPILE
 
 
+@pytest.mark.parametrize("mode", [True, 3.0, [3], "", "4", -1])
+def test_what_only_looks_like_a_mode_is_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match=r"^mode: .* is not one of NONE"):
+        CompilationConfig(mode=mode)
+
+
 def test_nested_values_become_what_they_name() -> None:
     config = CompilationConfig.from_user(
         {

@@ -137,10 +137,14 @@ def test_what_the_level_chose_is_said() -> None:
     assert made(2, mode="VLLM_COMPILE", cudagraph_mode="FULL") == []
 
 
+def test_a_pass_that_a_level_switches_on_is_said_where_it_runs() -> None:
+    switched = ("pass_config.fuse_norm_quant", None, True, "optimization level 2")
+    assert switched in made(2, custom_ops=["+rms_norm"])
+    assert switched not in made(2, custom_ops=["+rms_norm"], mode="NONE")
+
+
 def test_every_step_of_a_lowering_is_said() -> None:
     assert made(2, {"pooling": True}, mode="NONE") == [
-        ("pass_config.fuse_norm_quant", None, True, "optimization level 2"),
-        ("pass_config.fuse_act_quant", None, True, "optimization level 2"),
         ("cudagraph_mode", None, "FULL_AND_PIECEWISE", "optimization level 2"),
         ("cudagraph_mode", "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "mode NONE makes no pieces to capture"),
         (

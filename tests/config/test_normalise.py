@@ -90,6 +90,13 @@ def test_a_subclass_of_a_scalar_becomes_the_scalar() -> None:
     assert normalise(Loud("soft")) == "soft"
 
 
+def test_a_number_keeps_all_its_digits() -> None:
+    class Big(int):
+        pass
+
+    assert normalise(Big(10**5000)) == 10**5000
+
+
 def test_a_shared_value_is_no_cycle() -> None:
     shared = [1]
     assert normalise([shared, shared]) == ((1,), (1,))
