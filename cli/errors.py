@@ -83,6 +83,7 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "Bypass": (NO, own_remedy),
     "LoadRefused": (NO, own_remedy),
     "DoorError": (NO, own_remedy),
+    "OutOfRanges": (NO, says("raise max_num_batched_tokens, or bring fewer tokens in one call")),
     "CheckFailed": (NO, says("nothing was published; --no-check publishes without comparing")),
     "GraphkilnError": (NO, own_remedy),
 }

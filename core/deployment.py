@@ -23,6 +23,7 @@ _AT_LEAST_ONE = (
     "pipeline_parallel_size",
     "data_parallel_size",
 )
+_MAX_NUM_SEQS = 128
 _AT_LEAST_ZERO = ("num_speculative_tokens", "seed")
 
 
@@ -32,13 +33,15 @@ class Deployment:
 
     `model` is a folder with config.json and safetensors, `preset:NAME`, or `module:factory`.
     `max_model_len` None means the model's own limit; `dtype` "auto" means the dtype of its
-    weights. Bad values are `ValueError`, one line that names the field.
+    weights; `max_num_seqs` unset means 128, or the tokens of a step where they are fewer. Bad
+    values are `ValueError`, one line that names the field.
     """
 
     model: str
     dtype: str = "auto"
     max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 128
+    # None until __post_init__, which knows the token limit.
+    max_num_seqs: int = None  # type: ignore[assignment]
     max_model_len: int | None = None
     block_size: int = 16
     tensor_parallel_size: int = 1
@@ -53,6 +56,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         _check_text(self)
+        if self.max_num_seqs is None:
+            _check_integer("max_num_batched_tokens", self.max_num_batched_tokens, least=1)
+            object.__setattr__(self, "max_num_seqs", min(_MAX_NUM_SEQS, self.max_num_batched_tokens))
         for name in _AT_LEAST_ONE:
             _check_integer(name, getattr(self, name), least=1)
         for name in _AT_LEAST_ZERO:

@@ -11,6 +11,7 @@
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
        +- DoorError                    a call brought what the compiled code was not promised
+       +- OutOfRanges                  a call's token count lies in no compiled range
        +- CheckFailed                  the compiled pieces and eager disagree
 
 Each keeps its facts as attributes and survives pickling, because errors cross process boundaries.
@@ -115,6 +116,17 @@ class DoorError(CoreError):
 
     def __str__(self) -> str:
         return f"{self.argument}: compiled for {self.promised}, called with {self.came}"
+
+
+class OutOfRanges(CoreError):
+    """A call of `tokens` tokens lies in none of the compiled `ranges`, which are told as a text."""
+
+    def __init__(self, tokens: int, ranges: str) -> None:
+        super().__init__(tokens, ranges)
+        self.tokens, self.ranges = tokens, ranges
+
+    def __str__(self) -> str:
+        return f"nothing was compiled for {self.tokens} tokens: there is {self.ranges}"
 
 
 class CheckFailed(CoreError):

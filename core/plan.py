@@ -12,8 +12,12 @@ from graphkiln.cache.errors import NotCanonical
 from graphkiln.cache.factors.env import env_factor, read
 from graphkiln.cache.factors.key import Factors
 from graphkiln.core.compile.compiler_factor import compiler_factor
-from graphkiln.core.compile.torch_options import plain_option
 from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.config.effective import EffectiveConfig
+from graphkiln.core.config.facts import deployment_facts
+from graphkiln.core.config.modes import DynamicShapesType
+from graphkiln.core.config.ranges import CompileRange
+from graphkiln.core.config.resolve import resolve
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.models.source import ModelSource, identify
@@ -28,13 +32,15 @@ if TYPE_CHECKING:
 class Plan:
     """What a start is about.
 
-    `factors` has no code factor yet; it is None when a factor has no canonical form, and `refusal`
-    says which. `largest` is the most tokens of one call.
+    `config` is what was asked, `compilation` what is in effect. `factors` has no code factor yet; it
+    is None when a factor has no canonical form, and `refusal` says which. `largest` is the most
+    tokens of one call.
     """
 
     deployment: Deployment
     source: ModelSource | None
     config: CompilationConfig
+    compilation: EffectiveConfig
     target: CpuTarget
     factors: Factors | None
     refusal: Bypass | NotCanonical | None
@@ -53,47 +59,46 @@ class Plan:
         assert self.factors is not None
         return Factors(self.factors.env, self.factors.config, code, self.factors.compiler)
 
-    def ranges(self, smallest: int) -> tuple[tuple[int, int], ...]:
-        """Returns the token ranges that are compiled apart, single sizes first; none below `smallest`."""
-        found = self.compile_ranges
-        return tuple((max(start, smallest), end) for start, end in found if end >= smallest)
-
-    @property
-    def compile_ranges(self) -> tuple[tuple[int, int], ...]:
-        """The ranges as configured, in compile order."""
-        return ((1, self.largest),)
-
     @property
     def example_tokens(self) -> int:
         """The token count that models are looked at with: odd, prime, above what models tend to branch on."""
         return min(13, self.largest)
 
-    def settings(self, smallest: int, scratch: Path) -> InductorSettings:
-        """Returns how a piece of this start is compiled."""
+    def ranges(self, smallest: int) -> tuple[CompileRange, ...]:
+        """Returns what is compiled apart, single sizes first; no token count below `smallest`."""
+        found = self.compilation.ranges.in_compile_order
+        return tuple(CompileRange(max(one.start, smallest), one.end) for one in found if one.end >= smallest)
+
+    def settings(self, smallest: int, scratch: Path) -> tuple[InductorSettings, ...]:
+        """Returns how a piece of this start is compiled for each of `ranges`."""
         from graphkiln.core.compile.settings import InductorSettings
 
-        return InductorSettings(
-            smallest=smallest,
-            largest=self.largest,
-            hint=self.largest,
-            target=self.target,
-            options=self.config.inductor_compile_config,
-            scratch=scratch,
-            fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
+        return tuple(
+            InductorSettings(
+                smallest=found.start,
+                largest=found.end,
+                hint=found.end,
+                target=self.target,
+                options=self.compilation.inductor_options(found),
+                scratch=scratch,
+                fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
+                unbacked=self.compilation.dynamic_shapes.type is DynamicShapesType.UNBACKED,
+            )
+            for found in self.ranges(smallest)
         )
 
     def requested(self) -> dict[str, Any]:
         """Returns what was asked for, as it was given; the model by its label, never by its path."""
         asked = {**dataclasses.asdict(self.deployment), "model": self.label}
-        return {"deployment": asked, "compilation": _asked_compilation(self.config)}
+        return {"deployment": asked, "compilation": self.config.as_asked()}
 
     def effective(self) -> dict[str, Any]:
         """Returns what became of it."""
-        return {"compilation": _asked_compilation(self.config) | {"mode": self.config.effective_mode.name}}
+        return {"compilation": self.compilation.as_json()}
 
 
 def make_plan(deployment: Deployment, config: CompilationConfig) -> Plan:
-    """Returns the plan of a deployment. Raises ModelError, and CompileError for a target."""
+    """Returns the plan of a deployment. Raises ModelError, CompileError for a target, ValueError."""
     source = identify(deployment)
     decisions: list[Decision] = []
     if deployment.dtype != source.dtype:
@@ -124,20 +129,31 @@ def _plan(
     decisions: list[Decision],
 ) -> Plan:
     target = _target(deployment, decisions)
-    if config.mode is None:
-        reason = f"optimization level {config.optimization_level}"
-        decisions.append(Decision("mode", None, config.effective_mode.name, reason))
+    resolution = resolve(config, deployment_facts(deployment, {} if source is None else source.config, dtype))
+    compilation = resolution.effective
+    decisions.extend(resolution.decisions)
     try:
-        factors, refusal = _factors(deployment, config, model, dtype, max_model_len, target), None
+        factors, refusal = _factors(deployment, compilation, model, dtype, max_model_len, target), None
     except (Bypass, NotCanonical) as error:
         factors, refusal = None, error
-    largest = deployment.max_num_batched_tokens
-    return Plan(deployment, source, config, target, factors, refusal, tuple(decisions), label, dtype, largest)
+    return Plan(
+        deployment=deployment,
+        source=source,
+        config=config,
+        compilation=compilation,
+        target=target,
+        factors=factors,
+        refusal=refusal,
+        decisions=tuple(decisions),
+        label=label,
+        dtype=dtype,
+        largest=deployment.max_num_batched_tokens,
+    )
 
 
 def _factors(
     deployment: Deployment,
-    config: CompilationConfig,
+    compilation: EffectiveConfig,
     model: Mapping[str, Any],
     dtype: str,
     max_model_len: int | None,
@@ -152,33 +168,11 @@ def _factors(
         env=env_factor(),
         config={
             "model": dict(model), "dtype": dtype, "max_model_len": max_model_len, **values,
-            "compilation": compilation_values(config),
+            "compilation": compilation.code_values(),
         },
         code=None,
         compiler=compiler_factor(target),
     )  # fmt: skip
-
-
-def _asked_compilation(config: CompilationConfig) -> dict[str, Any]:
-    mode = None if config.mode is None else config.mode.name
-    options = {str(name): str(value) for name, value in config.inductor_compile_config.items()}
-    return {
-        "optimization_level": config.optimization_level,
-        "mode": mode,
-        "backend": config.backend,
-        "splitting_ops": list(config.effective_splitting_ops),
-        "inductor_compile_config": options,
-    }
-
-
-def compilation_values(config: CompilationConfig) -> dict[str, Any]:
-    """Returns the effective configuration as far as it can change generated code."""
-    return {
-        "mode": config.effective_mode.name,
-        "backend": config.backend,
-        "splitting_ops": list(config.effective_splitting_ops),
-        "inductor_compile_config": plain_option("inductor_compile_config", config.inductor_compile_config),
-    }
 
 
 def _target(deployment: Deployment, decisions: list[Decision]) -> CpuTarget:

@@ -86,7 +86,7 @@ def entry_header(plan: Plan, report: StartReport, command: str) -> dict[str, Any
         "requested": plan.requested(),
         "effective": plan.effective(),
         "decisions": [vars(decision) for decision in report.decisions],
-        "cudagraph_plan": {"mode": "NONE", "reason": "CUDA graphs need a CUDA target"},
+        "cudagraph_plan": plan.compilation.cudagraph_plan(),
         "pieces": {"total": report.pieces.total, "distinct": report.pieces.distinct},
         "checked": report.check is not None,
         "phases": [[name, round(seconds, 3)] for name, seconds in report.phases],

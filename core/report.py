@@ -74,6 +74,7 @@ class StartReport:
     pieces: PieceCounts = PieceCounts()
     entry_bytes: int = 0
     decisions: tuple[Decision, ...] = ()
+    effective: Mapping[str, Any] = field(default_factory=dict)
     reasons: tuple[Difference, ...] = ()
     check: CheckReport | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -88,7 +89,10 @@ class StartReport:
 
 @dataclass(frozen=True)
 class KeyReport:
-    """The key of a deployment and what it is made of; `key` is None when nothing was traced."""
+    """The key of a deployment and what it is made of; `key` is None when nothing was traced.
+
+    `effective` is what became of the options, also where it is no part of the key.
+    """
 
     key: str | None
     lookup: str
@@ -96,6 +100,7 @@ class KeyReport:
     factors: Mapping[str, Any]
     decisions: tuple[Decision, ...]
     target: str
+    effective: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Progress(Protocol):

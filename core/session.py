@@ -252,9 +252,8 @@ class Session:
 
             for part, one in zip(parts, traced, strict=True):
                 built = build_part(
-                    part.module, one.capture, part.dynamic, self.plan.config.effective_splitting_ops,
-                    self.plan.ranges(one.smallest), self.plan.settings(one.smallest, scratch),
-                    known, self.phases.progress.pieces,
+                    part.module, one.capture, part.dynamic, self.plan.compilation.splitting_ops,
+                    self.plan.settings(one.smallest, scratch), known, self.phases.progress.pieces,
                 )  # fmt: skip
                 compiled.append(CompiledFiles(part.prefix, one, built))
         self._pieces = piece_counts([files.built for files in compiled], len(known))
@@ -318,6 +317,7 @@ class Session:
             pieces=self._pieces,
             entry_bytes=0 if entry is None else entry.total_bytes,
             decisions=tuple(self._decisions),
+            effective=self.plan.effective(),
             reasons=(*self._reasons, *reasons),
             check=self._check,
             counts={**self._began.since(), **self._counts},

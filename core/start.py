@@ -17,8 +17,10 @@ from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
+from graphkiln.core.config.carried import not_carried
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import CompileError
 from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
@@ -108,6 +110,7 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
         factors=factors.as_json(),
         decisions=decisions,
         target=plan.target.name,
+        effective=plan.effective(),
     )
 
 
@@ -119,6 +122,10 @@ def start_module(
     first = next((tensor for tensor in module.parameters()), None)
     dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
+    _refuse_not_carried(plan)
+    if not plan.compilation.compiles:
+        plain: Callable[..., Any] = module.forward
+        return plain
     phases = Phases(Silent())
     session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
     prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else BACKBONE  # type: ignore[attr-defined]
@@ -158,12 +165,13 @@ class _Start:
     ) -> tuple[Runner, StartReport]:
         with self.phases.phase("plan"):
             plan = make_plan(self.deployment, self.config)
+            _refuse_not_carried(plan)
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
-            if compiles and self.config.compiles and not session.has_candidate():
+            if compiles and plan.compilation.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
-        found = session.reopen(BACKBONE) if self.config.compiles else None
+        found = session.reopen(BACKBONE) if plan.compilation.compiles else None
         served = found[0] if found is not None else self._built(plan)
 
         def context(count: int) -> contextlib.AbstractContextManager[Any]:
@@ -171,9 +179,9 @@ class _Start:
                 return contextlib.nullcontext()
             return set_forward_context(dummy_context(served, self.deployment, count))
 
-        if not self.config.compiles:
+        if not plan.compilation.compiles:
             session.outcome = "bypass"
-            report = session.report((_mode_none(),))
+            report = session.report((_mode_none(plan),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         if found is not None:
             forward = found[1]
@@ -223,8 +231,20 @@ class _Start:
             return None
 
 
-def _mode_none() -> Difference:
+def _refuse_not_carried(plan: Plan) -> None:
+    """Raises CompileError for a setting that is understood and not carried out yet."""
+    setting = not_carried(plan.compilation)
+    if setting is not None:
+        raise CompileError(setting, "it is understood, but no start carries it out yet", "leave it out")
+
+
+def _mode_none(plan: Plan) -> Difference:
+    """Returns why nothing was compiled, with what to type for it to be."""
     remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
+    if plan.config.enforce_eager:
+        remedy = "leave --enforce-eager out"
+    elif plan.config.compiles:
+        remedy = next(decision.reason for decision in plan.decisions if decision.field == "mode")
     return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
 
 

@@ -51,11 +51,14 @@ def options(
         ),
     ] = 2048,
     max_num_seqs: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--max-num-seqs", metavar="N", help="Most requests in one step.", rich_help_panel=DEPLOYMENT
+            "--max-num-seqs",
+            metavar="N",
+            help="Most requests in one step; if unset 128, but no more than tokens.",
+            rich_help_panel=DEPLOYMENT,
         ),
-    ] = 128,
+    ] = None,
     max_model_len: Annotated[
         int | None,
         typer.Option(

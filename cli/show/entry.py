@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphkiln.cache.errors import EntryDamaged
 from graphkiln.cli.show.entries import target_text
-from graphkiln.cli.show.key import factor_lines
+from graphkiln.cli.show.key import effective_lines, factor_lines
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text, seconds_text
 from graphkiln.cli.show.start import decision_lines, phase_lines
 from graphkiln.cli.show.table import below, facts, table
@@ -74,6 +74,7 @@ def entry_lines(entry: Mapping[str, Any], style: Style, *, every_value: bool) ->
         *below(part_lines(entry["ranks"], style)),
         *below(phase_lines(pairs_of(header.get("phases")), style)),
         *below(decision_lines(header.get("decisions") or (), style)),
+        *(effective_lines(header.get("effective") or {}, style) if every_value else []),
         *below(start_lines(entry["starts"], style)),
     ]
 

@@ -27,7 +27,13 @@ def key_lines(report: KeyReport, style: Style, *, every_value: bool) -> list[str
         "",
         *factor_lines(report.hashes, report.factors, style, every_value=every_value),
         *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
+        *(effective_lines(report.effective, style) if every_value else []),
     ]
+
+
+def effective_lines(effective: Mapping[str, Any], style: Style) -> list[str]:
+    """Returns the options as they are in effect, those that are no part of the key too."""
+    return below(facts(list(leaves(effective)), style), style.bold("in effect")) if effective else []
 
 
 def factor_lines(
@@ -65,4 +71,5 @@ def key_json(report: KeyReport, model: str) -> dict[str, Any]:
         "hashes": dict(report.hashes),
         "factors": dict(report.factors),
         "decisions": [asdict(decision) for decision in report.decisions],
+        "effective": dict(report.effective),
     }

@@ -131,6 +131,7 @@ def start_json(report: StartReport, model: str) -> dict[str, Any]:
         "compiled_seconds": report.compiled_seconds,
         "check": None if report.check is None else check_json(report.check),
         "decisions": [asdict(decision) for decision in report.decisions],
+        "effective": dict(report.effective),
         "reasons": [asdict(reason) for reason in report.reasons],
         "notes": list(report.notes),
     }

@@ -71,26 +71,24 @@ def build_part(
     capture: Capture,
     dynamic: Mapping[str, Sequence[int]],
     splitting_ops: Sequence[str],
-    ranges: Sequence[tuple[int, int]],
-    settings: InductorSettings,
+    ranges: Sequence[InductorSettings],
     known: dict[tuple[str, tuple[int, int]], SealedArtifact],
     on_piece: Callable[[int, int], None],
 ) -> BuiltPart:
     """Returns a traced part compiled and sealed, each distinct piece once for each of `ranges`, in order.
 
-    `settings` hold the whole range. `known` holds what other parts of the same start compiled, by
+    `known` holds what other parts of the same start compiled, by
     fingerprint and range, and is added to. `on_piece(done, total)` is told of every piece.
     """
     split, pieces, piece_of = split_capture(capture, splitting_ops)
     artifacts = []
     total = len(pieces) * len(ranges)
     on_piece(0, total)
-    for start, end in ranges:
-        within = replace(settings, smallest=start, largest=end, hint=end)
+    for settings in ranges:
         for number, piece in enumerate(pieces):
-            found = (piece.fingerprint, (start, end))
+            found = (piece.fingerprint, (settings.smallest, settings.largest))
             if found not in known:
-                known[found] = _sealed(number, piece, within)
+                known[found] = _sealed(number, piece, settings)
             artifacts.append(replace(known[found], piece=number))
             on_piece(len(artifacts), total)
     wired = Wiring(split, piece_of)
@@ -101,8 +99,13 @@ def build_part(
         "steps": wired.steps,
         "outputs": wired.outputs,
         "structure": capture.structure,
-        "door": describe_door(capture, dynamic, settings.smallest, settings.largest),
-        "ranges": [list(found) for found in ranges],
+        "door": describe_door(
+            capture,
+            dynamic,
+            min(settings.smallest for settings in ranges),
+            max(settings.largest for settings in ranges),
+        ),
+        "ranges": [[settings.smallest, settings.largest] for settings in ranges],
         "pieces": [
             {
                 "piece": artifact.piece,
@@ -127,7 +130,7 @@ def build_part(
                 }
                 for artifact in artifacts
             },
-            "isa": settings.target.isa,
+            "isa": ranges[0].target.isa,
             "compiler": compiler_identity() if any(artifact.kernels for artifact in artifacts) else None,
         },
     )

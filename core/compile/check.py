@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from graphkiln.core.config.ranges import CompileRange
 from graphkiln.core.report import CheckReport, CheckRow
 from graphkiln.core.trace.arguments import by_position_and_name
 
@@ -23,11 +24,11 @@ _RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.bfloat16: 5e-2, tor
 _MOST_CHECKED = 256
 
 
-def check_counts(ranges: Sequence[tuple[int, int]]) -> list[int]:
+def check_counts(ranges: Sequence[CompileRange]) -> list[int]:
     """Returns the token counts that a check tries: odd ones, and the ends of every range, up to 256."""
-    smallest, largest = min(start for start, _ in ranges), max(end for _, end in ranges)
+    smallest, largest = min(found.start for found in ranges), max(found.end for found in ranges)
     top = min(largest, _MOST_CHECKED)
-    ends = {count for bounds in ranges for count in bounds if count <= top}
+    ends = {count for found in ranges for count in (found.start, found.end) if count <= top}
     return sorted({smallest, top, *ends, *(count for count in (2, 7, 64) if smallest <= count <= top)})
 
 

@@ -1,102 +1,139 @@
-"""The compilation configuration as a user gives it."""
+"""The compilation configuration as a user gives it: what he set, and None where he left it to us."""
 
 from __future__ import annotations
 
-import difflib
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-DEFAULT_SPLITTING_OPS = ("graphkiln::unified_kv_cache_update", "graphkiln::unified_attention_with_output")
+from graphkiln.core.config import capture_sizes, custom_ops, ranges, splitting
+from graphkiln.core.config.dynamic_shapes import DynamicShapesConfig, dynamic_shapes_of
+from graphkiln.core.config.fields import flag, integer, mapping, member, refuse_unknown, text
+from graphkiln.core.config.levels import level_mode
+from graphkiln.core.config.modes import CompilationMode, CUDAGraphMode, PerformanceMode, level_of, mode_of
+from graphkiln.core.config.passes_config import PassConfig, passes_of
 
-
-class CompilationMode(enum.IntEnum):
-    """How a decorated module is run. Values and names are those that vLLM users know."""
-
-    NONE = 0
-    VLLM_COMPILE = 3
+# No sizes, or the default ones? Both could be meant, and they are far apart.
+_NULL_IS_UNCLEAR = ("cudagraph_capture_sizes", "max_cudagraph_capture_size")
 
 
 @dataclass(frozen=True)
 class CompilationConfig:
-    """What to compile and how.
+    """What to compile and how, as asked. `resolve` makes of it what is in effect; what is set here wins.
 
-    `optimization_level` is -O0 to -O3 (O0 runs eager); `mode` wins over it. `splitting_ops` None means the
-    attention ops. `inductor_compile_config` holds Inductor options by their dotted names.
-    `cache_dir` is a folder that keeps the entries instead of the cache root; keys are stored and
-    checked there all the same.
+    `optimization_level` is O0 to O3. `splitting_ops` None means attention and the writes of the KV
+    cache, an empty list that nothing cuts. `compile_sizes` may hold the word cudagraph_capture_sizes.
+    `inductor_compile_config` holds Inductor options by their dotted names. `cache_dir` is a folder
+    that keeps the entries instead of the cache root; keys are stored and checked there all the same.
+
+    Names of modes and lists are taken as well as enumerations and tuples. Raises ValueError, in one
+    line that names the field.
     """
 
     optimization_level: int = 2
+    performance_mode: PerformanceMode = PerformanceMode.BALANCED
+    enforce_eager: bool = False
     mode: CompilationMode | None = None
     backend: str = "inductor"
+    custom_ops: tuple[str, ...] = ()
     splitting_ops: tuple[str, ...] | None = None
+    use_inductor_graph_partition: bool | None = None
+    ir_enable_torch_wrap: bool | None = None
+    pass_config: PassConfig = field(default_factory=PassConfig)
+    dynamic_shapes_config: DynamicShapesConfig = field(default_factory=DynamicShapesConfig)
     inductor_compile_config: Mapping[str, Any] = field(default_factory=dict)
+    compile_sizes: tuple[int | str, ...] | None = None
+    compile_ranges_endpoints: tuple[int, ...] | None = None
+    cudagraph_mode: CUDAGraphMode | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    max_cudagraph_capture_size: int | None = None
+    cudagraph_num_of_warmups: int | None = None
+    cudagraph_copy_inputs: bool = False
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        if type(self.optimization_level) is not int or not 0 <= self.optimization_level <= 3:
-            raise ValueError(f"optimization_level: {self.optimization_level!r} is not one of 0, 1, 2, 3")
-        if self.backend != "inductor":
-            raise ValueError(f"backend: {self.backend!r} is not one of inductor")
-        if self.splitting_ops is not None:
-            _check_ops(self.splitting_ops)
-        if not isinstance(self.inductor_compile_config, Mapping):
-            raise ValueError("inductor_compile_config: not a mapping of option names to values")
+        for name, read in _READERS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _MAY_BE_NONE:
+                object.__setattr__(self, name, read(value))
+
+    @property
+    def asked_mode(self) -> CompilationMode:
+        """The mode by what the user wrote, before anything lowers it."""
+        if self.enforce_eager:
+            return CompilationMode.NONE
+        return level_mode(self.optimization_level) if self.mode is None else self.mode
 
     @property
     def compiles(self) -> bool:
-        """Whether decorated modules are compiled at all."""
-        return self.effective_mode is CompilationMode.VLLM_COMPILE
-
-    @property
-    def effective_mode(self) -> CompilationMode:
-        """The mode, from the level where none was given."""
-        if self.mode is not None:
-            return self.mode
-        return CompilationMode.NONE if self.optimization_level == 0 else CompilationMode.VLLM_COMPILE
-
-    @property
-    def effective_splitting_ops(self) -> tuple[str, ...]:
-        """The ops at which the graph is cut."""
-        return DEFAULT_SPLITTING_OPS if self.splitting_ops is None else self.splitting_ops
+        """Whether decorated modules are to be compiled at all."""
+        return self.asked_mode is not CompilationMode.NONE
 
     @classmethod
     def from_user(cls, values: Mapping[str, Any]) -> CompilationConfig:
         """Returns the configuration that a user wrote as `{field: value}`.
 
+        An explicit null says the same as leaving the field out, where a field can be left to us.
         Raises ValueError, in one line, for an unknown field (with the nearest name) or a bad value.
         """
-        known = [item.name for item in fields(cls)]
-        given = dict(values)
-        for name in given:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]}?" if near else "fields are " + ", ".join(known)
-                raise ValueError(f"compilation config has no field {name!r}: {hint}")
-        if "mode" in given:
-            given["mode"] = _mode(given["mode"])
-        if isinstance(given.get("splitting_ops"), (list, tuple)):
-            given["splitting_ops"] = tuple(given["splitting_ops"])
-        return cls(**given)
+        refuse_unknown("compilation config", values, [item.name for item in fields(cls)])
+        for name, value in values.items():
+            if value is None and (name in _NULL_IS_UNCLEAR or name not in _MAY_BE_NONE):
+                raise ValueError(f"{name}: null is no value; leave the field out for its default")
+        return cls(**values)
+
+    def as_asked(self) -> dict[str, Any]:
+        """Returns the level, and the fields that differ from their defaults, as plain data without paths."""
+        plain = CompilationConfig(optimization_level=self.optimization_level)
+        changed = {
+            name: _plain(value)
+            for name, value in vars(self).items()
+            if value != getattr(plain, name) and name != "cache_dir"
+        }
+        return {"optimization_level": self.optimization_level, **changed}
 
 
-def _mode(value: Any) -> CompilationMode | None:
-    if value is None or isinstance(value, CompilationMode):
-        return value
-    names = ", ".join(f"{mode.name} ({mode.value})" for mode in CompilationMode)
-    try:
-        if isinstance(value, str) and not value.isdigit():
-            return CompilationMode[value.upper()]
-        return CompilationMode(int(value))
-    except (KeyError, ValueError, TypeError):
-        raise ValueError(f"mode: {value!r} is not one of {names}") from None
+_MAY_BE_NONE = {item.name for item in fields(CompilationConfig) if item.default is None}
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "optimization_level": level_of,
+    "performance_mode": lambda value: member("performance_mode", value, PerformanceMode),
+    "enforce_eager": lambda value: flag("enforce_eager", value),
+    "mode": mode_of,
+    # An empty name is how vLLM writes its default.
+    "backend": lambda value: text("backend", value) or "inductor",
+    "custom_ops": custom_ops.checked_ops,
+    "splitting_ops": splitting.checked_ops,
+    "use_inductor_graph_partition": lambda value: flag("use_inductor_graph_partition", value),
+    "ir_enable_torch_wrap": lambda value: flag("ir_enable_torch_wrap", value),
+    "pass_config": passes_of,
+    "dynamic_shapes_config": dynamic_shapes_of,
+    "inductor_compile_config": lambda value: mapping("inductor_compile_config", value),
+    "compile_sizes": ranges.checked_sizes,
+    "compile_ranges_endpoints": ranges.checked_endpoints,
+    "cudagraph_mode": lambda value: member("cudagraph_mode", value, CUDAGraphMode),
+    "cudagraph_capture_sizes": capture_sizes.checked_sizes,
+    # How small a maximum may be depends on whether graphs are captured at all.
+    "max_cudagraph_capture_size": lambda value: integer("max_cudagraph_capture_size", value, least=-(2**31)),
+    "cudagraph_num_of_warmups": lambda value: integer("cudagraph_num_of_warmups", value, least=0),
+    "cudagraph_copy_inputs": lambda value: flag("cudagraph_copy_inputs", value),
+    "cache_dir": lambda value: text("cache_dir", value),
+}
 
 
-def _check_ops(names: Any) -> None:
-    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError("splitting_ops: not a list of op names")
-    for name in names:
-        if name.count("::") != 1:
-            raise ValueError(f"splitting_ops: {name!r} is not namespace::op")
+def _plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, PassConfig):
+        return {name: inner for name, inner in vars(value).items() if inner != getattr(PassConfig(), name)}
+    if isinstance(value, DynamicShapesConfig):
+        return value.as_json()
+    if isinstance(value, tuple):
+        return list(value)
+    return {str(name): shown(inner) for name, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def shown(value: object) -> Any:
+    """Returns an Inductor option for people to read; it is the factor that must be exact."""
+    return value if value is None or type(value) in (bool, int, float, str) else str(value)

@@ -17,7 +17,9 @@ def config_of(*words: str) -> Any:
     return json.loads(text)
 
 
-@pytest.mark.parametrize("words", [["-O2"], ["-O=2"], ["-O", "2"], ["--optimization-level=2"]])
+@pytest.mark.parametrize(
+    "words", [["-O2"], ["-O=2"], ["-O", "2"], ["--optimization-level=2"], ["--optimization-level", "2"]]
+)
 def test_a_level_is_one_option_however_it_is_spelled(words: list[str]) -> None:
     assert rewrite(["precompile", "m", *words]) == ["precompile", "m", "--optimization-level", "2"]
 
@@ -27,6 +29,19 @@ def test_a_level_is_one_option_however_it_is_spelled(words: list[str]) -> None:
     [
         (["-cc.cudagraph_mode=NONE"], {"cudagraph_mode": "NONE"}),
         (["-cc.cudagraph_mode", "NONE"], {"cudagraph_mode": "NONE"}),
+        (
+            ["-cc.custom_ops", '["+rms_norm", "-silu_and_mul"]'],
+            {"custom_ops": ["+rms_norm", "-silu_and_mul"]},
+        ),
+        (["-cc.dynamic_shapes_config.type=unbacked"], {"dynamic_shapes_config": {"type": "unbacked"}}),
+        (
+            ["-cc.pass_config.fuse_norm_quant=false", "-cc.use_inductor_graph_partition=true"],
+            {"pass_config": {"fuse_norm_quant": False}, "use_inductor_graph_partition": True},
+        ),
+        (
+            ['--compilation-config={"pass_config": {"x": true}}', "-cc.pass_config.y=true"],
+            {"pass_config": {"x": True, "y": True}},
+        ),
         (["-cc.compile_sizes=[1,8]"], {"compile_sizes": [1, 8]}),
         (
             ["-cc.pass_config.fuse=true", "-cc.pass_config.eps=1e-3"],

@@ -81,6 +81,7 @@ KEY_REPORT = KeyReport(
     },
     decisions=(DECISION,),
     target="cpu:avx2",
+    effective={"compilation": {"mode": "VLLM_COMPILE", "cudagraphs": {"mode": "NONE", "capture_sizes": []}}},
 )
 
 
@@ -202,6 +203,8 @@ def test_every_option_reaches_the_deployment_and_the_config(
         *words,
         "-O1",
         "-cc.mode=NONE",
+        "--performance-mode=interactivity",
+        "--enforce-eager",
         "--no-check",
         "--no-store-source",
         "-q",
@@ -210,7 +213,17 @@ def test_every_option_reaches_the_deployment_and_the_config(
     assert done.status == 0, done.err
     assert core.deployment == Deployment("preset:llama", **deployment)
     assert (core.config.optimization_level, core.config.mode) == (1, 0)
+    assert (core.config.performance_mode.value, core.config.enforce_eager) == ("interactivity", True)
     assert core.options == {"check": False, "store_source": False, "cache_root": tmp_path, "progress": None}
+
+
+@pytest.mark.parametrize("words", [["-O3"], ["-O=3"], ["-O", "O3"], ["--optimization-level", "O3"], ["-OO3"]])
+def test_a_level_is_one_number_however_it_is_typed(
+    words: list[str], core: Core, run: Callable[..., Run]
+) -> None:
+    core.answer = KEY_REPORT
+    assert run("key", "preset:llama", *words).status == 0
+    assert core.config.optimization_level == 3
 
 
 def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run]) -> None:
@@ -226,6 +239,16 @@ def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run])
         (["--max-num-seqs", "0"], "max_num_seqs must be at least 1, not 0"),
         (["--dtype", "int3"], "dtype must be one of"),
         (["-cc.modus=3"], "compilation config has no field 'modus': did you mean mode?"),
+        (["-cc.pass_config.fuse_nor=true"], "has no field 'fuse_nor': did you mean fuse_norm_quant?"),
+        (
+            ["-cc.cudagraph_mode=HALF"],
+            "is not one of NONE, PIECEWISE, FULL, FULL_DECODE_ONLY, FULL_AND_PIECEWISE",
+        ),
+        (["-cc.cudagraph_capture_sizes=[0,1]"], "cudagraph_capture_sizes: 0 is below 1"),
+        (["-cc.cudagraph_capture_sizes=null"], "cudagraph_capture_sizes: null is no value"),
+        (["-cc.backend=cudagraphs"], "backend: 'cudagraphs' is not one of inductor, eager"),
+        (["--performance-mode", "fast"], "performance_mode: 'fast' is not one of balanced"),
+        (["--max-num-seqs", "8", "--max-num-batched-tokens", "4"], "4 is below max_num_seqs 8"),
         (["-O7"], "optimization_level: 7 is not one of 0, 1, 2, 3"),
         (["-Ofast"], "optimization_level: 'fast' is not one of 0, 1, 2, 3"),
         (["--device", "cpu", "--target", "cpu"], "both say where to run"),
