@@ -93,6 +93,12 @@ def differences(entry: Entry, modules: Mapping[str, torch.nn.Module]) -> list[Di
     return found
 
 
+def recorded_code(entry: Entry, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the code factor of a part and the digests of its source files."""
+    wiring = entry.read_json(RANK, prefix, "wiring.json")
+    return entry.factors().as_json()["code"][prefix], wiring["sources"]
+
+
 def _there(present: bool) -> str | None:
     return "compiled" if present else None
 

@@ -79,13 +79,19 @@ class Plan:
                 largest=found.end,
                 hint=found.end,
                 target=self.target,
-                options=self.compilation.inductor_options(found),
+                options=self._inductor_options(found),
                 scratch=scratch,
                 fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
                 unbacked=self.compilation.dynamic_shapes.type is DynamicShapesType.UNBACKED,
             )
             for found in self.ranges(smallest)
         )
+
+    def _inductor_options(self, found: CompileRange) -> dict[str, Any]:
+        options = self.compilation.inductor_options(found)
+        if self.compilation.dynamic_shapes.assume_32_bit_indexing:
+            options.setdefault("assume_32bit_indexing", True)
+        return options
 
     def requested(self) -> dict[str, Any]:
         """Returns what was asked for, as it was given; the model by its label, never by its path."""

@@ -16,6 +16,7 @@ from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.state import update_state
 from graphkiln.cache.store.store import Store
 from graphkiln.core import evidence
+from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.errors import Bypass, CheckFailed, LoadRefused
 from graphkiln.core.ledger import ledger_line
 from graphkiln.core.loading import (
@@ -24,6 +25,7 @@ from graphkiln.core.loading import (
     differences,
     load_entry_part,
     load_part,
+    recorded_code,
     require_cpu,
     restored,
 )
@@ -35,11 +37,15 @@ from graphkiln.core.publication import CompiledFiles, entry_header, piece_counts
 from graphkiln.core.report import CheckReport, CheckRow, Decision, Outcome, PieceCounts, StartReport
 from graphkiln.core.scratch import compiler_folder
 from graphkiln.core.trace.decorator import plain_calls
+from graphkiln.core.trace.guarded import guarded
+from graphkiln.core.uncached import eager_part, stock_compile, why_uncached
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import SealedArtifact
     from graphkiln.core.tracing import TracedPart
 
+# A part's code factor and the digests of its source files.
+Code = tuple[dict[str, Any], dict[str, Any]]
 Context = Callable[[int], contextlib.AbstractContextManager[Any]]
 
 
@@ -90,6 +96,11 @@ class Session:
         self, parts: Sequence[Part], must_publish: bool, check: Context | None, compiles: bool
     ) -> list[Callable[..., Any]]:
         eager = [part.module.forward for part in parts]
+        uncached = why_uncached(self.plan.compilation)
+        if uncached is not None:
+            self._reasons.append(uncached)
+            self.outcome = "bypass"
+            return self._uncached(parts) if compiles else eager
         if self.plan.factors is None or self.store is None:
             self._reasons.append(self._why_bypass())
             self.outcome = "bypass"
@@ -110,6 +121,12 @@ class Session:
         self.outcome = "bypass"
         return self._in_memory(parts, check)
 
+    def _uncached(self, parts: Sequence[Part]) -> list[Callable[..., Any]]:
+        if self.plan.compilation.mode is CompilationMode.STOCK_TORCH_COMPILE:
+            return [stock_compile(part) for part in parts]
+        traced = self._trace(parts)
+        return [eager_part(part, one, self.plan) for part, one in zip(parts, traced, strict=True)]
+
     def reopen(self, prefix: str) -> tuple[ServedModel, Callable[..., Any]] | None:
         """Returns a model and its compiled part from an entry that knows how to do without building it.
 
@@ -117,6 +134,8 @@ class Session:
         """
         source, lookup = self.plan.source, self.plan.lookup
         if self.store is None or source is None or lookup is None:
+            return None
+        if self.plan.compilation.dynamic_shapes.evaluate_guards or why_uncached(self.plan.compilation):
             return None
         with contextlib.suppress(EntryDamaged, LoadRefused, RootUnusable):
             for entry in self.store.find(lookup):
@@ -170,7 +189,7 @@ class Session:
                 self._reasons.append(Difference("compiler", f"entry {entry.short}", "usable", refusal.reason))
                 continue
             self._took(entry, max(one.door.smallest for one in serve))
-            return [*serve]
+            return self._guarded(parts, serve, [recorded_code(entry, part.prefix) for part in parts])
         return None
 
     def _took(self, entry: Entry, smallest: int) -> None:
@@ -271,7 +290,15 @@ class Session:
             ]
         if check is not None:
             self._check_numbers(parts, traced, serve, check)
-        return [*serve], compiled
+        codes = [(one.code.factor, one.code.sources) for one in traced]
+        return self._guarded(parts, serve, codes), compiled
+
+    def _guarded(
+        self, parts: Sequence[Part], serve: Sequence[Callable[..., Any]], codes: Sequence[Code]
+    ) -> list[Callable[..., Any]]:
+        if not self.plan.compilation.dynamic_shapes.evaluate_guards:
+            return [*serve]
+        return [guarded(one, *code, part.module) for part, one, code in zip(parts, serve, codes, strict=True)]
 
     def _check_numbers(
         self,

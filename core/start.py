@@ -19,6 +19,7 @@ from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
 from graphkiln.core.config.carried import not_carried
 from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CompileError
 from graphkiln.core.models.light import describe
@@ -32,6 +33,7 @@ from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
 from graphkiln.core.runner import Runner, dummy_context
 from graphkiln.core.session import Context, Session
 from graphkiln.core.trace.decorator import ActiveConfig, plain_calls, serve_with
+from graphkiln.core.uncached import why_uncached
 
 
 def precompile(
@@ -123,7 +125,7 @@ def start_module(
     dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
     _refuse_not_carried(plan)
-    if not plan.compilation.compiles:
+    if plan.compilation.mode in (CompilationMode.NONE, CompilationMode.STOCK_TORCH_COMPILE):
         plain: Callable[..., Any] = module.forward
         return plain
     phases = Phases(Silent())
@@ -169,7 +171,8 @@ class _Start:
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
-            if compiles and plan.compilation.compiles and not session.has_candidate():
+            needs_compiler = plan.compilation.compiles and why_uncached(plan.compilation) is None
+            if compiles and needs_compiler and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
         found = session.reopen(BACKBONE) if plan.compilation.compiles else None
         served = found[0] if found is not None else self._built(plan)

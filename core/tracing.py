@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.errors import CompileError
 from graphkiln.core.part import Part
 from graphkiln.core.plan import Plan
@@ -38,7 +39,10 @@ def trace_part(part: Part, plan: Plan) -> TracedPart:
         )
     count = plan.example_tokens
     arguments = tuple(part.arguments(count))
-    traced = capture(part.module, arguments, part.dynamic, part.unbacked)
+    kind = plan.compilation.dynamic_shapes.type
+    unbacked = part.dynamic if kind is DynamicShapesType.UNBACKED else part.unbacked
+    oblivious = kind is DynamicShapesType.BACKED_SIZE_OBLIVIOUS
+    traced = capture(part.module, arguments, part.dynamic, unbacked, oblivious)
     require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)
     smallest, decisions = _smallest(part, count)
     return TracedPart(traced, record_code(part.module, traced, smallest), smallest, arguments, decisions)

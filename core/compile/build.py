@@ -91,32 +91,18 @@ def build_part(
                 known[found] = _sealed(number, piece, settings)
             artifacts.append(replace(known[found], piece=number))
             on_piece(len(artifacts), total)
-    wired = Wiring(split, piece_of)
-    wiring = {
-        "format": FORMAT,
-        "inputs": describe_inputs(module, capture),
-        "registers": wired.registers,
-        "steps": wired.steps,
-        "outputs": wired.outputs,
-        "structure": capture.structure,
-        "door": describe_door(
-            capture,
-            dynamic,
-            min(settings.smallest for settings in ranges),
-            max(settings.largest for settings in ranges),
-        ),
-        "ranges": [[settings.smallest, settings.largest] for settings in ranges],
-        "pieces": [
-            {
-                "piece": artifact.piece,
-                "fingerprint": artifact.fingerprint,
-                "range": list(artifact.range),
-                "dynamic": artifact.dynamic,
-                "signature": pieces[artifact.piece].signature["inputs"],
-            }
-            for artifact in artifacts
-        ],
-    }
+    bounds = [(settings.smallest, settings.largest) for settings in ranges]
+    wiring = wire(split, piece_of, module, capture, dynamic, bounds)
+    wiring["pieces"] = [
+        {
+            "piece": artifact.piece,
+            "fingerprint": artifact.fingerprint,
+            "range": list(artifact.range),
+            "dynamic": artifact.dynamic,
+            "signature": pieces[artifact.piece].signature["inputs"],
+        }
+        for artifact in artifacts
+    ]
     return BuiltPart(
         graph_py=readable(split, piece_of),
         wiring=wiring,
@@ -134,6 +120,29 @@ def build_part(
             "compiler": compiler_identity() if any(artifact.kernels for artifact in artifacts) else None,
         },
     )
+
+
+def wire(
+    split: SplitGraph,
+    piece_of: Mapping[str, int],
+    module: torch.nn.Module,
+    capture: Capture,
+    dynamic: Mapping[str, Sequence[int]],
+    ranges: Sequence[tuple[int, int]],
+) -> dict[str, Any]:
+    """Returns the wiring of a split graph, all but its pieces."""
+    wired = Wiring(split, piece_of)
+    smallest, largest = min(start for start, _ in ranges), max(end for _, end in ranges)
+    return {
+        "format": FORMAT,
+        "inputs": describe_inputs(module, capture),
+        "registers": wired.registers,
+        "steps": wired.steps,
+        "outputs": wired.outputs,
+        "structure": capture.structure,
+        "door": describe_door(capture, dynamic, smallest, largest),
+        "ranges": [list(bounds) for bounds in ranges],
+    }
 
 
 def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArtifact:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from graphkiln.core.compile.sealed import SealedPiece
 from graphkiln.core.errors import DoorError, LoadRefused
 from graphkiln.core.trace.door import Door
 from graphkiln.core.trace.observe import untyped_constant
@@ -18,7 +17,13 @@ WIRING_FORMAT = 1
 # A register, or a constant, of a step's arguments.
 _Fetch = Callable[[list[Any]], Any]
 # A step runs over the registers, with the pieces of the range that serves the call.
-_Step = Callable[[list[Any], Sequence[SealedPiece]], None]
+_Step = Callable[[list[Any], Sequence["RunnablePiece"]], None]
+
+
+class RunnablePiece(Protocol):
+    """A piece: takes its inputs as a list that it may empty, gives its outputs in order."""
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]: ...
 
 
 class CompiledPart:
@@ -27,7 +32,7 @@ class CompiledPart:
     def __init__(
         self,
         wiring: Mapping[str, Any],
-        pieces: Sequence[SealedPiece],
+        pieces: Sequence[RunnablePiece],
         module: torch.nn.Module,
         walk: Callable[[Any], Any],
     ) -> None:
@@ -55,7 +60,7 @@ class CompiledPart:
                 self._from_call.append((register, int(spec["argument"]), spec.get("member")))
         self._steps = [_step(step) for step in wiring["steps"]]
         self._ranges = [(int(start), int(end)) for start, end in wiring["ranges"]]
-        self._pieces: dict[tuple[int, int], list[SealedPiece]] = {found: [] for found in self._ranges}
+        self._pieces: dict[tuple[int, int], list[RunnablePiece]] = {found: [] for found in self._ranges}
         for spec, piece in zip(wiring["pieces"], pieces, strict=True):
             self._pieces[tuple(spec["range"])].append(piece)
         self._outputs = [_fetch(value) for value in wiring["outputs"]]
@@ -107,7 +112,7 @@ def _step(step: Mapping[str, Any]) -> _Step:
         number = int(step["piece"])
         fetches = [_fetch(value) for value in step["args"]]
 
-        def run_piece(registers: list[Any], pieces: Sequence[SealedPiece]) -> None:
+        def run_piece(registers: list[Any], pieces: Sequence[RunnablePiece]) -> None:
             results = pieces[number]([fetch(registers) for fetch in fetches])
             for out, result in zip(outs, results, strict=True):
                 registers[out] = result
@@ -118,7 +123,7 @@ def _step(step: Mapping[str, Any]) -> _Step:
     if "item" in step:
         source, index = _fetch(step["item"]), step["index"]
 
-        def run_item(registers: list[Any], pieces: Sequence[SealedPiece]) -> None:
+        def run_item(registers: list[Any], pieces: Sequence[RunnablePiece]) -> None:
             registers[outs[0]] = source(registers)[index]
             for register in free:
                 registers[register] = None
@@ -132,7 +137,7 @@ def _step(step: Mapping[str, Any]) -> _Step:
     fetches = [_fetch(value) for value in step["args"]]
     named = {name: _fetch(value) for name, value in step.get("kwargs", {}).items()}
 
-    def run_op(registers: list[Any], pieces: Sequence[SealedPiece]) -> None:
+    def run_op(registers: list[Any], pieces: Sequence[RunnablePiece]) -> None:
         registers[outs[0]] = op(
             *(fetch(registers) for fetch in fetches),
             **{name: fetch(registers) for name, fetch in named.items()},

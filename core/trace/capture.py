@@ -24,6 +24,7 @@ from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, guards
 from torch._guards import TracingContext
+from torch.fx.experimental import _config as fx_config
 
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
@@ -70,10 +71,12 @@ def capture(
     arguments: Sequence[Any],
     dynamic: DynamicDims,
     unbacked: DynamicDims = MappingProxyType({}),
+    size_oblivious: bool = False,
 ) -> Capture:
     """Returns the graph of `module.forward` on `arguments`, dim by dim dynamic as `dynamic` says.
 
-    Dimensions in `unbacked` are traced without a hint: no code can branch on them.
+    Dimensions in `unbacked` are traced without a hint: no code can branch on them. `size_oblivious`
+    traces the others as if their hint were unknown wherever 0 and 1 would be special.
 
     `arguments` are in the order of the parameters and never written to. Raises CompileError for a
     graph break, a dimension that the code makes constant or a change outside the graph, Bypass for
@@ -128,6 +131,7 @@ def capture(
     try:
         with (
             _pinned_dynamo(),
+            fx_config.patch(backed_size_oblivious=size_oblivious),  # type: ignore[attr-defined]
             serving_state(),
             record_inlined(code) as inlined,
             refuse_side_effects(name),
