@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from graphkiln.core.trace.arguments import IntermediateTensors, dynamic_dims
+
 
 @dataclass(frozen=True)
 class Part:
@@ -21,7 +23,15 @@ class Part:
     @property
     def dynamic(self) -> dict[str, tuple[int, ...]]:
         """The dimensions that vary with the token count."""
-        dims: dict[str, tuple[int, ...]] = type(self.module)._graphkiln_dynamic_dims  # type: ignore[attr-defined]
+        kind = type(self.module)
+        # A factory may return a module whose class is not ours to decorate: its annotations say the same.
+        dims: dict[str, tuple[int, ...]] | None = getattr(kind, "_graphkiln_dynamic_dims", None)
+        return dims if dims is not None else dynamic_dims(kind.forward, None)
+
+    @property
+    def unbacked(self) -> dict[str, tuple[int, ...]]:
+        """Those of them that are traced without a hint."""
+        dims: dict[str, tuple[int, ...]] = getattr(type(self.module), "_graphkiln_unbacked_dims", {})
         return dims
 
 
@@ -40,6 +50,8 @@ def arguments_like(
 
 
 def _resized(value: Any, dims: Sequence[int], count: int) -> Any:
+    if isinstance(value, IntermediateTensors):
+        return IntermediateTensors({key: _resized(item, dims, count) for key, item in value.tensors.items()})
     if not isinstance(value, torch.Tensor):
         return value
     dynamic = {dim % value.dim() for dim in dims}

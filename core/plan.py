@@ -23,7 +23,7 @@ from graphkiln.core.report import Decision
 from graphkiln.core.target.cpu import CpuTarget, cpu_target
 
 if TYPE_CHECKING:
-    from graphkiln.core.compile.inductor import InductorSettings
+    from graphkiln.core.compile.settings import InductorSettings
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Plan:
 
     def settings(self, smallest: int, scratch: Path) -> InductorSettings:
         """Returns how a piece of this start is compiled."""
-        from graphkiln.core.compile.inductor import InductorSettings
+        from graphkiln.core.compile.settings import InductorSettings
 
         return InductorSettings(
             smallest=smallest,

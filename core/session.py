@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
-import platform
-import socket
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from graphkiln.cache.errors import CacheError, EntryDamaged, LockTimeout, NotCanonical, RootUnusable
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
-from graphkiln.cache.factors.key import Factors
-from graphkiln.cache.factors.modules import locate
-from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.state import update_state
 from graphkiln.cache.store.store import Store
 from graphkiln.core import evidence
 from graphkiln.core.errors import Bypass, CheckFailed, LoadRefused
+from graphkiln.core.ledger import ledger_line
 from graphkiln.core.loading import (
-    RANK,
     FreshArtifact,
     differences,
     load_entry_part,
@@ -41,16 +30,15 @@ from graphkiln.core.models.served import ServedModel
 from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
+from graphkiln.core.publication import entry_header, publish
 from graphkiln.core.report import CheckReport, Decision, Outcome, PieceCounts, StartReport
+from graphkiln.core.scratch import compiler_folder
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import BuiltPart
     from graphkiln.core.tracing import TracedPart
 
 Context = Callable[[int], contextlib.AbstractContextManager[Any]]
-
-
-_MOST_REASONS, _VALUE_LETTERS = 20, 200
 
 
 class Session:
@@ -144,11 +132,11 @@ class Session:
 
     def require_means(self, *, must_publish: bool) -> None:
         """Raises now what would end a compile late: no compiler, no place to write."""
+        if must_publish and self.store is not None:
+            self.store.root.ensure()
         from graphkiln.core.compile.inductor import require_compiler
 
         require_compiler()
-        if must_publish and self.store is not None:
-            self.store.root.ensure()
 
     def _from_cache(self, part: Part, again: bool = False) -> Callable[..., Any] | None:
         assert self.store is not None
@@ -215,17 +203,21 @@ class Session:
         traced = self._trace(part)
         factors = self.plan.with_code({part.prefix: traced.code.factor})
         self._key = factors.key
-        with self.store.draft(factors.key) as draft:
-            serve, built = self._build(part, traced, draft.scratch, check)
+        with self.store.draft(factors.key) as draft, compiler_folder(draft.scratch) as scratch:
+            serve, built = self._build(part, traced, scratch, check)
             with self.phases.phase("publish"):
-                entry = self._publish(draft, factors, part, traced, built)
+                entry = publish(
+                    draft, factors, entry_header(self.plan, self.report(), self.command), part.prefix,
+                    traced, built, store_source=self.store_source,
+                    description=self._describe() if self._describe is not None else None,
+                )  # fmt: skip
         self.outcome, self._entry = "compiled", entry
         return serve
 
     def _in_memory(self, part: Part, check: Context | None) -> Callable[..., Any]:
         traced = self._trace(part)
-        with tempfile.TemporaryDirectory(prefix="graphkiln-") as scratch:
-            return self._build(part, traced, Path(scratch), check)[0]
+        with compiler_folder() as scratch:
+            return self._build(part, traced, scratch, check)[0]
 
     def _trace(self, part: Part) -> TracedPart:
         with self.phases.phase("trace"):
@@ -244,7 +236,7 @@ class Session:
             from graphkiln.core.compile.build import build_part
 
             built = build_part(
-                part.module, traced.capture, traced.arguments, part.dynamic,
+                part.module, traced.capture, part.dynamic,
                 self.plan.compilation.splitting_ops, self.plan.settings(traced.smallest, scratch),
                 self.phases.progress.pieces,
             )  # fmt: skip
@@ -265,50 +257,6 @@ class Session:
                 if not row.ok:
                     raise CheckFailed(row.num_tokens, row.max_abs_error, row.tolerance)
         return serve, built
-
-    def _publish(
-        self, draft: Draft, factors: Factors, part: Part, traced: TracedPart, built: BuiltPart
-    ) -> Entry:
-        ids = [draft.add_artifact(artifact.files) for artifact in built.artifacts]
-        pieces = [
-            {**piece, "artifact": name} for piece, name in zip(built.wiring["pieces"], ids, strict=True)
-        ]
-        sources = {
-            module: {**record, "stored": self._stored_source(draft, module)}
-            for module, record in sorted(traced.code.sources.items())
-        }
-        description = self._describe() if self._describe is not None else None
-        wiring = {**built.wiring, "pieces": pieces, "sources": sources, "model": description}
-        draft.add_part(RANK, part.prefix, built.graph_py, wiring, ids)
-        draft.set_rank(RANK, {}, {part.prefix: built.build})
-        return draft.publish(self._header(), factors)
-
-    def _stored_source(self, draft: Draft, module: str) -> str | None:
-        path = locate(module)
-        if not self.store_source or path is None:
-            return None
-        return draft.add_source(importlib.util.decode_source(path.read_bytes()))
-
-    def _header(self) -> dict[str, Any]:
-        plan = self.plan
-        return {
-            "model": plan.label,
-            "dtype": plan.dtype,
-            "target": {
-                **plan.target.as_factor(),
-                "name": plan.target.name,
-                "features": list(plan.target.features),
-            },
-            "requested": plan.requested(),
-            "effective": plan.effective(),
-            "decisions": [vars(decision) for decision in self._decisions],
-            "cudagraph_plan": plan.compilation.cudagraph_plan(),
-            "pieces": {"total": self._pieces.total, "distinct": self._pieces.distinct},
-            "checked": self._check is not None,
-            "phases": [[name, round(seconds, 3)] for name, seconds in self.phases.rows()],
-            "versions": versions(),
-            "command": self.command,
-        }
 
     def _why_bypass(self) -> Difference:
         if self.plan.refusal is not None:
@@ -347,40 +295,7 @@ class Session:
         """Writes one line about this start into the ledger, where that is possible."""
         if self.store is None:
             return
-        self.store.record_start(
-            {
-                "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "command": self.command,
-                "model": self.plan.label,
-                "outcome": report.outcome,
-                "key": report.key,
-                "lookup": report.lookup,
-                "reasons": [_short_reason(reason) for reason in report.reasons[:_MOST_REASONS]],
-                "phases": [[name, round(seconds, 3)] for name, seconds in report.phases],
-                "counts": dict(report.counts),
-                "pid": os.getpid(),
-                "host": read("GRAPHKILN_HOST_LABEL") or socket.gethostname(),
-            }
-        )
-
-
-def _short_reason(reason: Difference) -> dict[str, Any]:
-    """Returns a reason for the ledger, whose lines are short: values cut, the whole is in the entry."""
-    values = {"then": str(reason.then)[:_VALUE_LETTERS], "now": str(reason.now)[:_VALUE_LETTERS]}
-    return {"factor": reason.factor, "name": reason.name, "kind": reason.kind, **values}
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions that an entry is stamped with; not a factor, only to be read."""
-    found = {
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-    }
-    for name in ("graphkiln", "transformers", "triton"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return dict(sorted(found.items()))
+        self.store.record_start(ledger_line(self.plan, report, self.command))
 
 
 def _bypass_difference(refusal: Bypass | NotCanonical) -> Difference:

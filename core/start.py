@@ -125,7 +125,8 @@ def start_module(
         return module.forward
     phases = Phases(Silent())
     session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
-    forward = session.open(Part(_BACKBONE, module, arguments_like(module, args, kwargs)), must_publish=False)
+    prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else _BACKBONE  # type: ignore[attr-defined]
+    forward = session.open(Part(prefix, module, arguments_like(module, args, kwargs)), must_publish=False)
     session.record(session.report())
     return forward
 
@@ -175,6 +176,7 @@ class _Start:
             return set_forward_context(dummy_context(served, self.deployment, count))
 
         if not plan.compilation.compiles:
+            session.outcome = "bypass"
             report = session.report((_mode_none(plan),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         forward = (

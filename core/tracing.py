@@ -10,7 +10,7 @@ from graphkiln.core.part import Part
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import Decision
 from graphkiln.core.trace.capture import Capture, capture
-from graphkiln.core.trace.operators import first_difference, operator_log
+from graphkiln.core.trace.operators import first_difference, first_stray, operator_log
 from graphkiln.core.trace.recording import TracedCode, record_code
 from graphkiln.core.trace.shapes import facts_of, require
 
@@ -41,27 +41,39 @@ def trace_part(part: Part, plan: Plan) -> TracedPart:
         )
     count = min(_EXAMPLE_TOKENS, plan.largest)
     arguments = tuple(part.arguments(count))
-    traced = capture(part.module, arguments, part.dynamic)
+    traced = capture(part.module, arguments, part.dynamic, part.unbacked)
     require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)
     smallest, decisions = _smallest(part, count)
     return TracedPart(traced, record_code(part.module, traced, smallest), smallest, arguments, decisions)
 
 
 def _smallest(part: Part, count: int) -> tuple[int, tuple[Decision, ...]]:
-    many = operator_log(part.module, part.arguments(count))
-    if count != 2:
-        found = first_difference(operator_log(part.module, part.arguments(2)), many)
-        if found is not None:
-            raise CompileError(
-                type(part.module).__qualname__,
-                f"it runs other operators for 2 tokens than for {count} ({found})",
-                "make the code independent of the token count",
-            )
+    name = type(part.module).__qualname__
     try:
-        found = first_difference(operator_log(part.module, part.arguments(1)), many)
+        many, two = (operator_log(part.module, part.arguments(tokens)) for tokens in (count, 2))
+    except Exception as error:
+        raise CompileError(
+            name,
+            f"its operators cannot be compared for different token counts ({_first_line(error)})",
+            "keep sizes that depend on data out of the compiled class",
+        ) from error
+    found = first_difference(two, many)
+    if found is not None:
+        raise CompileError(
+            name,
+            f"it runs other operators for 2 tokens than for {count} ({found})",
+            "make the code independent of the token count",
+        )
+    try:
+        one = operator_log(part.module, part.arguments(1))
+        found = first_difference(one, many) or first_stray(one, two, many, count)
     except Exception as error:
         # The model's own code, run with one token: whatever it raises, it does not serve one.
-        found = f"{type(error).__name__}: {error}".splitlines()[0]
+        found = _first_line(error)
     if found is None:
         return 1, ()
     return 2, (Decision("smallest token count", 1, 2, f"one token runs other operators ({found})"),)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

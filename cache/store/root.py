@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
-import secrets
 import stat
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +108,8 @@ class CacheRoot:
             for folder in (*sorted((self.path, self.cache)), self.locks, self.staging):
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             _write_tag(self.path / "CACHEDIR.TAG")
-            probe = self.staging / f"probe-{os.getpid()}-{secrets.token_hex(4)}"
-            os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            probe.unlink(missing_ok=True)
+            # Without a name where the system can: a process killed here leaves nothing behind.
+            tempfile.TemporaryFile(dir=self.staging).close()
 
 
 def _write_tag(path: Path) -> None:

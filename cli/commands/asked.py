@@ -24,6 +24,7 @@ COMPILATION = "How it is compiled"
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
+# Every option is spelled out: typer 0.27 takes a metavar for a name where the two are equal.
 def options(
     *,
     model: Annotated[
@@ -36,14 +37,23 @@ def options(
     ],
     dtype: Annotated[
         str,
-        typer.Option(metavar="DTYPE", help="Of weights and activations.", rich_help_panel=DEPLOYMENT),
+        typer.Option(
+            "--dtype", metavar="DTYPE", help="Of weights and activations.", rich_help_panel=DEPLOYMENT
+        ),
     ] = "auto",
     max_num_batched_tokens: Annotated[
-        int, typer.Option(metavar="N", help="Most tokens in one step.", rich_help_panel=DEPLOYMENT)
+        int,
+        typer.Option(
+            "--max-num-batched-tokens",
+            metavar="N",
+            help="Most tokens in one step.",
+            rich_help_panel=DEPLOYMENT,
+        ),
     ] = 2048,
     max_num_seqs: Annotated[
         int | None,
         typer.Option(
+            "--max-num-seqs",
             metavar="N",
             help="Most requests in one step; if unset 128, but no more than tokens.",
             rich_help_panel=DEPLOYMENT,
@@ -52,27 +62,39 @@ def options(
     max_model_len: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Longest request; the model's own limit if unset.", rich_help_panel=DEPLOYMENT
+            "--max-model-len",
+            metavar="N",
+            help="Longest request; the model's own limit if unset.",
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = None,
     block_size: Annotated[
-        int, typer.Option(metavar="N", help="Tokens in one KV cache block.", rich_help_panel=DEPLOYMENT)
+        int,
+        typer.Option(
+            "--block-size", metavar="N", help="Tokens in one KV cache block.", rich_help_panel=DEPLOYMENT
+        ),
     ] = 16,
     load_format: Annotated[
         str,
         typer.Option(
-            metavar="FORMAT", help="auto, safetensors, or dummy: random weights.", rich_help_panel=DEPLOYMENT
+            "--load-format",
+            metavar="FORMAT",
+            help="auto, safetensors, or dummy: random weights.",
+            rich_help_panel=DEPLOYMENT,
         ),
     ] = "auto",
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="TARGET", help="What to compile for; the device here if unset.", rich_help_panel=TARGET
+            "--target",
+            metavar="TARGET",
+            help="What to compile for; the device here if unset.",
+            rich_help_panel=TARGET,
         ),
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(metavar="cpu|cuda", help="Short form of --target.", rich_help_panel=TARGET),
+        typer.Option("--device", metavar="cpu|cuda", help="Short form of --target.", rich_help_panel=TARGET),
     ] = None,
     optimization_level: Annotated[
         str | None,
@@ -87,6 +109,7 @@ def options(
     performance_mode: Annotated[
         str | None,
         typer.Option(
+            "--performance-mode",
             metavar="MODE",
             help="balanced, interactivity or throughput: which sizes are captured.",
             rich_help_panel=COMPILATION,

@@ -11,7 +11,6 @@ from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style
 
 if TYPE_CHECKING:
-    from graphkiln.cache.factors.difference import Difference
     from graphkiln.core.report import CheckReport, StartReport
 
 
@@ -30,7 +29,7 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
     ]
     return [
         *facts(pairs, style),
-        *below(reason_lines(report.reasons, style), style.bold("why it is no hit")),
+        *below(reason_lines(report, style), style.bold("why it is no hit")),
         *below(phase_lines(report.phases, style)),
         *below(check_lines(report.check, style)),
         *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
@@ -85,7 +84,7 @@ def decision_lines(decisions: Iterable[Mapping[str, Any]], style: Style) -> list
     return table(("decided", "asked", "got", "because"), rows, style) if rows else []
 
 
-def reason_lines(reasons: Iterable[Difference], style: Style) -> list[str]:
+def reason_lines(report: StartReport, style: Style) -> list[str]:
     """Returns each named difference: the factor, the fact, both values, and what removes it."""
     rows = [
         (
@@ -95,8 +94,10 @@ def reason_lines(reasons: Iterable[Difference], style: Style) -> list[str]:
             + ("" if row.relevant else ", cannot change generated code")
             + (f"; {row.remedy}" if row.remedy else ""),
         )
-        for row in reasons
+        for row in report.reasons
     ]
+    if report.outcome == "miss" and not rows:
+        return ["no entry has this lookup"]
     return table(("factor", "name", "difference"), rows, style) if rows else []
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from graphkiln.core.compile.inductor import BuiltPiece, InductorSettings, compile_piece, compiler_identity
+from graphkiln.core.compile.inductor import BuiltPiece, compile_piece, compiler_identity
 from graphkiln.core.compile.pieces import Piece, describe_piece
 from graphkiln.core.compile.seal import build_identity, seal
+from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
 from graphkiln.core.compile.wiring import FORMAT, Wiring, describe_door, describe_inputs
 from graphkiln.core.errors import ShapeLimited
@@ -62,7 +63,6 @@ def split_capture(
 def build_part(
     module: torch.nn.Module,
     capture: Capture,
-    arguments: Sequence[Any],
     dynamic: Mapping[str, Sequence[int]],
     splitting_ops: Sequence[str],
     settings: InductorSettings,
@@ -78,12 +78,12 @@ def build_part(
     wired = Wiring(split, piece_of)
     wiring = {
         "format": FORMAT,
-        "inputs": describe_inputs(module, capture, dynamic),
+        "inputs": describe_inputs(module, capture),
         "registers": wired.registers,
         "steps": wired.steps,
         "outputs": wired.outputs,
         "structure": capture.structure,
-        "door": describe_door(arguments, capture.arguments, dynamic, settings.smallest, settings.largest),
+        "door": describe_door(capture, dynamic, settings.smallest, settings.largest),
         "pieces": [
             {
                 "fingerprint": artifact.fingerprint,

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from graphkiln.core.report import CheckReport, CheckRow
+from graphkiln.core.trace.arguments import by_position_and_name
 
 # Of the largest absolute value of eager's output. float32 differs by the order of its sums; the
 # narrow types by their rounding, a few units in the last place through tens of layers.
@@ -39,9 +40,10 @@ def check_part(
     rows = []
     for count in counts:
         inputs = arguments(count)
+        args, kwargs = by_position_and_name(eager, inputs)
         with torch.no_grad():
             with context(count):
-                wanted = eager(*inputs)
+                wanted = eager(*args, **kwargs)
             with context(count):
                 got = compiled(*inputs)
         rows.append(_row(count, tree_leaves(got), tree_leaves(wanted)))

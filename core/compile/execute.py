@@ -41,15 +41,17 @@ class CompiledPart:
             **dict(module.named_buffers(remove_duplicate=False)),
         }
         self._fixed: list[Any] = [None] * int(wiring["registers"])
-        self._from_call: list[tuple[int, int, int | None]] = []
+        self._from_call: list[tuple[int, int, str | None]] = []
+        self._tokens: list[int] = []
         for register, spec in enumerate(wiring["inputs"]):
             if "parameter" in spec:
                 self._fixed[register] = tensors[spec["parameter"]]
             elif "path" in spec:
                 self._fixed[register] = walk(spec["path"])
+            elif "tokens" in spec:
+                self._tokens.append(register)
             else:
-                name = spec.get("argument", spec.get("tokens"))
-                self._from_call.append((register, self._names.index(name), spec.get("dim")))
+                self._from_call.append((register, int(spec["argument"]), spec.get("member")))
         self._steps = [_step(step, pieces) for step in wiring["steps"]]
         self._outputs = [_fetch(value) for value in wiring["outputs"]]
         self._structure = wiring["structure"]
@@ -57,10 +59,12 @@ class CompiledPart:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the part. Raises DoorError when the call is not one that it was compiled for."""
         values = self.door.ordered(args, kwargs)
-        self.door.check(values)
+        tokens = self.door.check(values)
         registers = self._fixed.copy()
-        for register, index, dim in self._from_call:
-            registers[register] = values[index] if dim is None else values[index].shape[dim]
+        for register in self._tokens:
+            registers[register] = tokens
+        for register, index, member in self._from_call:
+            registers[register] = values[index] if member is None else values[index][member]
         for step in self._steps:
             step(registers)
         outputs = [fetch(registers) for fetch in self._outputs]

@@ -1,8 +1,9 @@
 """The one room that drives Inductor, and the private torch calls that this takes.
 
-Tried on torch 2.13.0 (run) and read in 2.11.0. Used beyond the public API: `compile_fx` with an
+Tried on torch 2.11.0, 2.13.0 and 2.14.1. Used beyond the public API: `compile_fx` with an
 inner compiler of ours, `ShapeEnv.create_symbol`, `TracingContext.fw_metadata`,
-`CppPythonBindingsCodeCache.load_pybinding_async`, `cpu_vec_isa.valid_vec_isa_list`.
+`CppPythonBindingsCodeCache.load_pybinding_async` with its `_load_library` and `cache`,
+`cpu_vec_isa.valid_vec_isa_list`, `cpp_builder._get_optimization_cflags`.
 
 A piece is compiled from its signature alone: fresh fake inputs, one symbol `T` with the range that
 the door will hold, caches off. So what comes out depends on the piece and the settings and on
@@ -15,7 +16,7 @@ import contextlib
 import copy
 import os
 import unittest.mock
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,35 +24,16 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
 from torch._inductor import codecache, compile_fx, cpp_builder, cpu_vec_isa
 from torch._inductor import config as inductor_config
-from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from graphkiln.core.compile.pieces import TOKENS, Piece, PieceInput, SymbolInput
+from graphkiln.core.compile.fake import fake_inputs
+from graphkiln.core.compile.instruction_set import flags_for, vector_sets
+from graphkiln.core.compile.pieces import Piece
+from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.errors import Bypass, CompileError, NoCompiler
-from graphkiln.core.target.cpu import CpuTarget
-
-
-@dataclass(frozen=True)
-class InductorSettings:
-    """What decides generated code beside the graph: token range, target, Inductor options.
-
-    `hint` is the token count that size heuristics see; `scratch` a private folder for the files
-    that compilers write.
-    """
-
-    smallest: int
-    largest: int
-    hint: int
-    target: CpuTarget
-    options: Mapping[str, Any]
-    scratch: Path
-    fast_math: bool = False
-    unbacked: bool = False
 
 
 @dataclass
@@ -133,55 +115,6 @@ def require_compiler() -> None:
     compiler_identity()
 
 
-def fake_inputs(
-    inputs: tuple[PieceInput, ...], settings: InductorSettings
-) -> tuple[FakeTensorMode, list[Any], sympy.Symbol]:
-    """Returns fake tensors and sizes for a piece's inputs, over one fresh symbol for the token count."""
-    env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=env)
-    size: Any
-    if settings.unbacked:
-        size = env.create_unbacked_symint()
-        env.constrain_symbol_range(
-            size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest
-        )
-    else:
-        source = ConstantSource(TOKENS)
-        symbol = env.create_symbol(settings.hint, source=source, dynamic_dim=DimDynamic.DYNAMIC)
-        env.constrain_symbol_range(
-            symbol, compiler_min=max(2, settings.smallest), compiler_max=settings.largest
-        )
-        size = env.create_symintnode(symbol, hint=settings.hint, source=source)
-    values: list[Any] = []
-    with mode:
-        for spec in inputs:
-            if isinstance(spec, SymbolInput):
-                values.append(_evaluated(spec.expression, size))
-            else:
-                values.append(
-                    torch.empty_strided(
-                        [_evaluated(item, size) for item in spec.shape],
-                        [_evaluated(item, size) for item in spec.stride],
-                        dtype=getattr(torch, spec.dtype.removeprefix("torch.")),
-                        device=spec.device,
-                    )
-                )
-    return mode, values, size.node.expr
-
-
-def _evaluated(item: int | str, size: Any) -> Any:
-    if isinstance(item, int):
-        return item
-    # The text came from sympy over the one symbol T: integers, sums, products, floor divisions.
-    tokens = sympy.Symbol(TOKENS, integer=True, positive=True)
-    expression = sympy.sympify(item, locals={TOKENS: tokens})
-    if expression.is_Integer:
-        return int(expression)
-    return sympy.lambdify(
-        tokens, expression, modules=[{"FloorDiv": lambda a, b: a // b, "Mod": lambda a, b: a % b}]
-    )(size)
-
-
 def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:
     def refuse(what: str) -> CompileError:
         return CompileError("piece", what, "keep that part of the model out of the compiled class")
@@ -240,19 +173,31 @@ def _no_compiler() -> NoCompiler:
 def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
     """Collects every C++ kernel that is built inside, as functions that wait for the library."""
     found: list[Callable[[], BuiltKernel]] = []
+    libraries: dict[int, Path] = {}
     cache = codecache.CppPythonBindingsCodeCache
-    original = cache.load_pybinding_async
+    original, original_load = cache.load_pybinding_async, cache._load_library
+
+    def load_library(path: str, key: str) -> Any:
+        module = original_load(path, key)
+        # Not the module's own file: of a kernel built before, Inductor gives the module of that time.
+        libraries[id(module)] = Path(path)
+        return module
 
     def load(argtypes: Any, main_code: str, *args: Any, **kwargs: Any) -> Any:
         waiting = original(argtypes, main_code, *args, **kwargs)
 
         def built() -> BuiltKernel:
-            return BuiltKernel(tuple(argtypes), main_code, Path(waiting().__self__.__file__))
+            return BuiltKernel(tuple(argtypes), main_code, libraries[id(waiting().__self__)])
 
         found.append(built)
         return waiting
 
-    with unittest.mock.patch.object(cache, "load_pybinding_async", load):
+    with (
+        unittest.mock.patch.object(cache, "load_pybinding_async", load),
+        unittest.mock.patch.object(cache, "_load_library", load_library),
+        # Of a kernel built before, the library lay in another scratch folder, which is gone.
+        unittest.mock.patch.object(cache, "cache", {}),
+    ):
         yield found
 
 
@@ -268,9 +213,7 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
         "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
         "cpp_cache_precompile_headers": False,
     }
-    if settings.target.march and _knows("cpp.march"):
-        patches["cpp.march"] = settings.target.march
-    isas = [_VEC_ISA[settings.target.isa]()] if settings.target.isa in _VEC_ISA else []
+    isas = vector_sets(settings.target.isa)
     # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
     patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
     variable = "TORCHINDUCTOR_CACHE_DIR"
@@ -281,6 +224,9 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
             inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
             functorch_config.patch({"enable_autograd_cache": False}),
             unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
+            unittest.mock.patch.object(
+                cpp_builder, "_get_optimization_cflags", flags_for(settings.target.march)
+            ),
         ):
             yield
     finally:
@@ -292,27 +238,3 @@ def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
 
 def _knows(name: str) -> bool:
     return name in inductor_config._config  # type: ignore[attr-defined]
-
-
-class _Avx512(cpu_vec_isa.VecAVX512):
-    """AVX-512 as the target states it: asking would compile a probe, and answer for this CPU."""
-
-    def __bool__(self) -> bool:  # type: ignore[override]
-        return True
-
-
-class _Avx2(cpu_vec_isa.VecAVX2):
-    """AVX2 as the target states it."""
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class _Neon(cpu_vec_isa.VecNEON):
-    """NEON as the target states it."""
-
-    def __bool__(self) -> bool:
-        return True
-
-
-_VEC_ISA: dict[str, Callable[[], Any]] = {"avx512": _Avx512, "avx2": _Avx2, "neon": _Neon}

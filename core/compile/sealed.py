@@ -76,11 +76,12 @@ _kernels: dict[str, Any] = {}
 
 
 def _load_kernel(name: str, path: Path) -> Any:
-    """Returns the kernel function of a library, mapped once a process.
+    """Returns the kernel function of a library, each file mapped once a process.
 
-    The name is the digest of the kernel's source, so the first library of that name serves all.
+    By path and not by name alone: the name is the digest of the source, and one source built with
+    other flags (fast arithmetic, another instruction set) is another kernel.
     """
-    if name not in _kernels:
+    if str(path) not in _kernels:
         before = os.environ.get(_POINTER_VARIABLE)
         guards: Any = torch._C._dynamo.guards
         os.environ[_POINTER_VARIABLE] = str(guards._torchinductor_pyobject_tensor_data_ptr)
@@ -92,13 +93,13 @@ def _load_kernel(name: str, path: Path) -> Any:
             assert spec is not None
             module = importlib.util.module_from_spec(spec)
             loader.exec_module(module)
-            _kernels[name] = module.kernel
+            _kernels[str(path)] = module.kernel
         finally:
             if before is None:
                 del os.environ[_POINTER_VARIABLE]
             else:
                 os.environ[_POINTER_VARIABLE] = before
-    return _kernels[name]
+    return _kernels[str(path)]
 
 
 def resolve(path: str) -> Any:

@@ -20,6 +20,7 @@ from torch import fx
 
 from graphkiln.core.compile.split import SplitGraph
 from graphkiln.core.errors import CompileError
+from graphkiln.core.trace.arguments import IntermediateTensors
 from graphkiln.core.trace.capture import Capture
 from graphkiln.core.trace.observe import typed_constant
 from graphkiln.core.trace.signature import named_tensors
@@ -143,56 +144,50 @@ def _registers(value: Any) -> list[int]:
     return []
 
 
-def describe_inputs(
-    module: torch.nn.Module, capture: Capture, dynamic: Mapping[str, Sequence[int]]
-) -> list[Any]:
+def describe_inputs(module: torch.nn.Module, capture: Capture) -> list[Any]:
     """Returns what fills each input of the traced graph, in order.
 
-    Parameters and buffers by name, call arguments by name, the token count by the argument whose
-    dimension it is, anything else by the path that leads to it in the live model.
+    Parameters and buffers by name, call arguments by position (and member), the token count, anything
+    else by the path that leads to it in the live model.
     """
-    names: dict[int, str] = {}
+    parameters: dict[int, str] = {}
     for name, tensor in named_tensors(module).items():
-        names.setdefault(id(tensor), name)
+        parameters.setdefault(id(tensor), name)
+    arguments: dict[int, dict[str, Any]] = {}
+    for index, value in enumerate(capture.values):
+        if isinstance(value, torch.Tensor):
+            arguments[id(value)] = {"argument": index}
+        elif isinstance(value, IntermediateTensors):
+            for key, member in value.tensors.items():
+                arguments[id(member)] = {"argument": index, "member": key}
     found: list[Any] = []
     for source, value in zip(capture.sources, capture.example_inputs, strict=True):
         if not isinstance(value, torch.Tensor):
-            found.append(_tokens(source, capture, dynamic))
-        elif id(value) in names:
-            found.append({"parameter": names[id(value)]})
-        elif getattr(source, "is_input", False):
-            found.append({"argument": source.local_name})
+            # The only sizes that are dynamic are token counts, and the door holds them to be one number.
+            found.append({"tokens": True})
+        elif id(value) in parameters:
+            found.append({"parameter": parameters[id(value)]})
+        elif id(value) in arguments:
+            found.append(arguments[id(value)])
         else:
             found.append({"path": path_of(source, capture.aliases)})
     return found
 
 
-def _tokens(source: Any, capture: Capture, dynamic: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    base, index = getattr(source, "base", None), getattr(source, "idx", None)
-    name = getattr(base, "local_name", None)
-    if name in capture.arguments and name in dynamic:
-        return {"tokens": name, "dim": index}
-    raise CompileError(
-        "graph", f"its graph takes a size that is no dimension of an argument ({source.name})", "-vv"
-    )
-
-
-def describe_door(
-    arguments: Sequence[Any],
-    names: Sequence[str],
-    dynamic: Mapping[str, Sequence[int]],
-    smallest: int,
-    largest: int,
-) -> dict[str, Any]:
+def describe_door(capture: Capture, dynamic: Mapping[str, Sequence[int]], smallest: int, largest: int) -> Any:
     """Returns what every call must bring: dtype, device and sizes of tensors, the value of anything else."""
-    rows = []
-    for name, value in zip(names, arguments, strict=True):
-        if isinstance(value, torch.Tensor):
-            dims = [dim % value.dim() for dim in dynamic.get(name, ())]
-            shape = [None if dim in dims else int(size) for dim, size in enumerate(value.shape)]
-            rows.append(
-                {"name": name, "dtype": str(value.dtype), "device": value.device.type, "shape": shape}
-            )
-        else:
-            rows.append({"name": name, "constant": typed_constant(value)})
+    rows = [
+        _door_row(name, value, dynamic.get(name, ()))
+        for name, value in zip(capture.arguments, capture.values, strict=True)
+    ]
     return {"arguments": rows, "smallest": smallest, "largest": largest}
+
+
+def _door_row(name: str, value: Any, dims: Sequence[int]) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor):
+        dynamic = {dim % value.dim() for dim in dims}
+        shape = [None if dim in dynamic else int(size) for dim, size in enumerate(value.shape)]
+        return {"name": name, "dtype": str(value.dtype), "device": value.device.type, "shape": shape}
+    if isinstance(value, IntermediateTensors):
+        return {"name": name, "members": [_door_row(key, item, dims) for key, item in value.tensors.items()]}
+    return {"name": name, "constant": typed_constant(value)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 import torch
@@ -52,6 +52,16 @@ def dynamic_dims(
             "annotate one, or pass dynamic_arg_dims"
         )
     return found
+
+
+def by_position_and_name(
+    forward: Callable[..., Any], values: Sequence[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns a call's arguments of values in the order of the parameters: some may be by keyword alone."""
+    parameters = [item for item in inspect.signature(forward).parameters.values() if item.name != "self"]
+    given = list(zip(parameters, values, strict=False))
+    named = {item.name: value for item, value in given if item.kind is item.KEYWORD_ONLY}
+    return tuple(values[: len(values) - len(named)]), named
 
 
 def _annotations(forward: Callable[..., Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One Dynamo trace of one module: the only place that runs Dynamo.
 
-Tried on torch 2.13.0 (run), read in 2.11.0. Private: `CheckFunctionManager.__init__` (the output
+Tried on torch 2.11.0, 2.13.0 and 2.14.1. Private: `CheckFunctionManager.__init__` (the output
 graph is its second argument in both), `reset_code`, `TracingContext`, the config entries' defaults.
 
 Nothing is executed: the graph's outputs are stood for by markers, from which the shape of the result
@@ -10,9 +10,11 @@ is read off. What Dynamo cached for the code object is dropped again, so that no
 from __future__ import annotations
 
 import contextlib
+import inspect
 import unittest.mock
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -25,6 +27,8 @@ from torch._guards import TracingContext
 
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
+from graphkiln.core.trace.arguments import DynamicDims, IntermediateTensors, by_position_and_name
+from graphkiln.core.trace.effects import refuse_side_effects
 from graphkiln.core.trace.inlined import Inlined, record_inlined
 from graphkiln.core.trace.outputs import OutputMarker, structure_of
 from graphkiln.core.trace.sources import Aliases
@@ -36,6 +40,7 @@ class Capture:
 
     graph: fx.GraphModule
     arguments: tuple[str, ...]
+    values: tuple[Any, ...]
     structure: list[Any]
     example_inputs: tuple[Any, ...]
     sources: tuple[Any, ...]
@@ -61,18 +66,34 @@ class Capture:
 
 
 def capture(
-    module: torch.nn.Module, arguments: Sequence[Any], dynamic: dict[str, tuple[int, ...]]
+    module: torch.nn.Module,
+    arguments: Sequence[Any],
+    dynamic: DynamicDims,
+    unbacked: DynamicDims = MappingProxyType({}),
 ) -> Capture:
     """Returns the graph of `module.forward` on `arguments`, dim by dim dynamic as `dynamic` says.
 
-    `arguments` are positional and never written to. Raises CompileError for a graph break or a
-    dimension that the code makes constant, Bypass for what leaves no record.
+    Dimensions in `unbacked` are traced without a hint: no code can branch on them.
+
+    `arguments` are in the order of the parameters and never written to. Raises CompileError for a
+    graph break, a dimension that the code makes constant or a change outside the graph, Bypass for
+    what leaves no record.
     """
     refuse_modes()
+    name = type(module).__qualname__
     forward = type(module).forward
     code = forward.__code__
-    names = forward.__code__.co_varnames[1 : 1 + len(arguments)]
-    marked = [_marked(value, dynamic.get(name, ())) for name, value in zip(names, arguments, strict=True)]
+    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        raise CompileError(
+            name,
+            "its forward, or a decorator around it, takes *args or **kwargs",
+            "give the compiled class a forward with plain parameters",
+        )
+    names = code.co_varnames[1 : 1 + len(arguments)]
+    marked = [
+        _marked(value, dynamic.get(name, ()), unbacked.get(name, ()))
+        for name, value in zip(names, arguments, strict=True)
+    ]
     root_names = frozenset(forward.__globals__)
     caught: dict[str, Any] = {}
 
@@ -93,7 +114,6 @@ def capture(
     def keep_no_guard(entries: Sequence[Any]) -> Sequence[bool]:
         output = outputs[-1]
         caught["guards"] = tuple(entries)
-        caught["side_effects"] = not output.side_effects.is_empty()
         # Now and not later: Dynamo takes its invented globals away when the compile is over.
         caught["aliases"] = Aliases(
             imports=dict(output.import_sources),
@@ -106,7 +126,13 @@ def capture(
 
     reset_code(code)
     try:
-        with _pinned_dynamo(), serving_state(), record_inlined(code) as inlined, _output_graph() as outputs:
+        with (
+            _pinned_dynamo(),
+            serving_state(),
+            record_inlined(code) as inlined,
+            refuse_side_effects(name),
+            _output_graph() as outputs,
+        ):
             compiled = torch.compile(
                 module.forward,
                 fullgraph=True,
@@ -115,7 +141,8 @@ def capture(
                 options={"guard_filter_fn": keep_no_guard},
             )
             try:
-                result = compiled(*marked)
+                args, kwargs = by_position_and_name(forward, marked)
+                result = compiled(*args, **kwargs)
             except Exception as error:
                 inlined.raise_refusal()
                 raise _translated(module, error) from error
@@ -123,17 +150,10 @@ def capture(
         reset_code(code)
     inlined.raise_refusal()
     if len(caught.get("graphs", [])) != 1:
-        raise CompileError(
-            type(module).__qualname__, "its forward runs no tensor operation", "nothing to compile"
-        )
-    if caught["side_effects"]:
-        raise CompileError(
-            type(module).__qualname__,
-            "its forward changes attributes or objects outside the graph, which a compiled call would not do",
-            "keep state that forward writes in buffers, or out of the compiled class",
-        )
+        raise CompileError(name, "its forward runs no tensor operation", "nothing to compile")
     return Capture(
         arguments=names,
+        values=tuple(marked),
         structure=structure_of(result, marked, names),
         graph=caught["graphs"][0],
         example_inputs=caught["inputs"],
@@ -145,13 +165,21 @@ def capture(
     )
 
 
-def _marked(value: Any, dims: tuple[int, ...]) -> Any:
+def _marked(value: Any, dims: Sequence[int], unbacked: Sequence[int]) -> Any:
+    if isinstance(value, IntermediateTensors):
+        return IntermediateTensors(
+            {key: _marked(member, dims, unbacked) for key, member in value.tensors.items()}
+        )
     if not isinstance(value, torch.Tensor):
         return value
     # A mark is an attribute of the tensor: put it on a private copy and not on the caller's.
     private = value.detach().clone()
-    for dim in dims:
-        torch._dynamo.mark_dynamic(private, dim if dim >= 0 else private.dim() + dim)
+    without_hint = {dim % private.dim() for dim in unbacked}
+    for dim in {dim % private.dim() for dim in dims} | without_hint:
+        if dim in without_hint:
+            torch._dynamo.decorators.mark_unbacked(private, dim)
+        else:
+            torch._dynamo.mark_dynamic(private, dim)
     return private
 
 

@@ -77,7 +77,29 @@ def collect(
         if record is not None and (text := repr(record)) not in seen:
             seen.add(text)
             records.append(record)
-    return records
+    return [*records, *_marks(records, walker)]
+
+
+def _marks(records: Sequence[Record], walker: Walker) -> list[Record]:
+    """Returns which of the model's own objects are the ones that a global name stands for.
+
+    Dynamo answers `self.mode is DEFAULT` and guards the types of both alone. Such an object has no
+    value that could be compared, only its identity.
+    """
+    typed = [record["path"] for record in records if record["kind"] == "type"]
+    opaque = [(path, value) for path in typed if _only_identity(value := walker.walk(path))]
+    marks = [(path, value) for path, value in opaque if path[0] != ["self"]]
+    return [
+        {"kind": "same object", "path": path, "other": mark, "value": value is marked}
+        for mark, marked in marks
+        for path, value in opaque
+        if path != mark and type(value) is type(marked)
+    ]
+
+
+def _only_identity(value: Any) -> bool:
+    plain = (torch.nn.Module, torch.Tensor, type, dict, list, tuple, set, frozenset, str, bytes, int, float)
+    return not isinstance(value, (*plain, type(None))) and not callable(value)
 
 
 def _record(

@@ -2,21 +2,27 @@
 
 A traced symbol starts at 2, so a branch on `T == 1` is answered without leaving a fact behind. The
 eager model is run under fake tensors at several token counts and the operators are compared: their
-names, the ranks of their tensors, their other arguments. Operators that only lay out memory are left
-out, because a tensor of one row is contiguous in more ways than one.
+names, the ranks of their tensors, their other arguments, the shape of the result. Operators that only
+lay out memory are left out, because a tensor of one row is contiguous in more ways than one.
+
+Sizes and numbers may vary with the token count: what they are for one token has to lie on the line
+through what they are for two and for many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten
 
 from graphkiln.core.trace.ambient import serving_state
+from graphkiln.core.trace.arguments import IntermediateTensors, by_position_and_name
+from graphkiln.core.trace.observe import type_name
 
 _LAYOUT = frozenset(
     {
@@ -26,52 +32,77 @@ _LAYOUT = frozenset(
     }
 )  # fmt: skip
 
+_CONSTANTS = (bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One operator as it ran: its name, what does not vary with the token count, the numbers that may."""
+
+    name: str
+    fixed: str
+    numbers: tuple[float, ...]
+
 
 class _Log(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.lines: list[str] = []
+        self.ran: list[Ran] = []
 
     def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name = func._schema.name
-        if name not in _LAYOUT:
-            ranks = tree_map_only(torch.Tensor, lambda t: f"rank {t.dim()}", (args, kwargs or {}))
-            self.lines.append(f"{name}.{func._overloadname} {_without_sizes(ranks)}")
+        if func._schema.name not in _LAYOUT:
+            self.ran.append(_ran(f"{func._schema.name}.{func._overloadname}", (args, kwargs or {}, out)))
         return out
 
 
-def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[str]:
-    """Returns the operators that `module.forward` runs on fake copies of `arguments`, in order."""
+def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[Ran]:
+    """Returns the operators that `module.forward` runs on fake copies of `arguments`, and last its result."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
     log = _Log()
     with serving_state(), mode, log:
-        module.forward(*fake)
-    return log.lines
+        args, kwargs = by_position_and_name(module.forward, fake)
+        result = module.forward(*args, **kwargs)
+    given = result.tensors if isinstance(result, IntermediateTensors) else result
+    return [*log.ran, _ran("the result", given)]
 
 
-def first_difference(one: Sequence[str], other: Sequence[str]) -> str | None:
-    """Returns the first operator in which two logs differ, None when they are equal."""
+def first_difference(one: Sequence[Ran], other: Sequence[Ran]) -> str | None:
+    """Returns the first operator in which two logs differ, numbers apart; None when they are equal."""
     for left, right in zip(one, other, strict=False):
-        if left != right:
-            return (
-                f"{left.split(' ')[0]} against {right.split(' ')[0]}"
-                if left.split()[0] != right.split()[0]
-                else left
-            )
+        if (left.name, left.fixed) != (right.name, right.fixed):
+            return left.name if left.name == right.name else f"{left.name} against {right.name}"
     if len(one) != len(other):
         longer = one if len(one) > len(other) else other
-        return longer[min(len(one), len(other))].split(" ")[0]
+        return longer[min(len(one), len(other))].name
     return None
 
 
-def _without_sizes(value: Any) -> str:
-    """Returns arguments as text in which sizes, which vary with the token count, do not show."""
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_without_sizes(item) for item in value) + ")"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_without_sizes(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return "int"
-    return str(value)
+def first_stray(one: Sequence[Ran], two: Sequence[Ran], many: Sequence[Ran], count: int) -> str | None:
+    """Returns the first operator whose numbers for one token do not follow from those for 2 and `count`.
+
+    The three logs have to be equal apart from their numbers.
+    """
+    for first, second, last in zip(one, two, many, strict=True):
+        for a, b, c in zip(first.numbers, second.numbers, last.numbers, strict=True):
+            # With two tokens at most there is no line: what varies has to be a multiple of the count.
+            if (b - a) * (count - 2) != c - b if count > 2 else b not in (a, 2 * a):
+                return first.name
+    return None
+
+
+def _ran(name: str, values: Any) -> Ran:
+    leaves, structure = tree_flatten(values)
+    fixed: list[str] = []
+    numbers: list[float] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            fixed.append(f"{leaf.dtype} of rank {leaf.dim()}")
+            numbers.extend(leaf.shape)
+        elif isinstance(leaf, (int, float)) and not isinstance(leaf, bool):
+            fixed.append(type(leaf).__name__)
+            numbers.append(leaf)
+        else:
+            fixed.append(str(leaf) if isinstance(leaf, _CONSTANTS) else type_name(type(leaf)))
+    return Ran(name, f"{structure} {fixed}", tuple(numbers))

@@ -9,6 +9,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,8 @@ from graphkiln.core.errors import CheckFailed, ModelError
 from graphkiln.core.report import CheckReport, CheckRow, Decision, KeyReport, PieceCounts, StartReport
 from tests.cli.conftest import Run
 
+PINS = (Path(__file__).parents[2] / "scripts" / "constraints.txt").read_text()
+PINNED_TYPER = PINS.partition("\ntyper==")[2].split()[0]
 KEY, LOOKUP = "3f" * 32, "a1" * 32
 DECISION = Decision(
     "cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "the target is a CPU, which has no CUDA graphs"
@@ -136,6 +140,7 @@ def test_output_of(
     snapshot(str(run(*words)))
 
 
+@pytest.mark.skipif(version("typer") != PINNED_TYPER, reason="other versions of typer draw help otherwise")
 @pytest.mark.parametrize(
     "command",
     ["", "precompile", "warm", "key", "cache", "cache ls", "cache inspect"],
@@ -273,6 +278,11 @@ def test_an_error_under_json_is_an_object_too(core: Core, run: Callable[..., Run
         "exit": 2,
     }
     assert done.err == "error: m: no such folder\nhint: give one\n"
+
+
+def test_a_miss_with_no_entry_near_says_so(core: Core, run: Callable[..., Run]) -> None:
+    core.answer = replace(MISS, reasons=())
+    assert "why it is no hit\nno entry has this lookup\n" in run("warm", "preset:llama", "--require-hit").out
 
 
 def test_a_traceback_is_shown_with_vv_only(core: Core, run: Callable[..., Run]) -> None:

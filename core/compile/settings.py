@@ -1,0 +1,28 @@
+"""What decides generated code beside the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphkiln.core.target.cpu import CpuTarget
+
+
+@dataclass(frozen=True)
+class InductorSettings:
+    """What decides generated code beside the graph: token range, target, Inductor options.
+
+    `hint` is the token count that size heuristics see; `scratch` a private folder for the files
+    that compilers write.
+    """
+
+    smallest: int
+    largest: int
+    hint: int
+    target: CpuTarget
+    options: Mapping[str, Any]
+    scratch: Path
+    fast_math: bool = False
+    unbacked: bool = False

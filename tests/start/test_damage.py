@@ -1,0 +1,127 @@
+"""A damaged entry, two starts at once, a start that died: never wrong numbers, and the next start works."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.start import load_model, warm
+from tests.start.children import environment, finish, launch, start
+from tests.start.conftest import CompiledToy
+
+TOY = Deployment("toy_model:make")
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.fixture
+def root(toy: CompiledToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(toy.code))
+    shutil.copytree(toy.root, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def files_that_run(entry: Path) -> list[Path]:
+    """Every file of an entry that decides what a start does."""
+    kept = [path for path in sorted(entry.rglob("*")) if path.is_file()]
+    return [path for path in kept if path.name not in ("state.json",) and "source" not in path.parts]
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped, removed], ids=lambda damage: damage.__name__)
+def test_no_damaged_file_is_ever_used(
+    toy: CompiledToy, root: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    files = [path.relative_to(toy.entry) for path in files_that_run(toy.entry)]
+    assert {path.suffix for path in files} >= {".json", ".so", ".py"}
+    inputs = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    wanted = load_model(TOY, cache_root=root)(inputs)
+    silent = []
+    for number, name in enumerate(files):
+        copy = tmp_path / str(number)
+        shutil.copytree(toy.root, copy)
+        damage(copy / "torch_compile_cache" / toy.entry.name / name)
+        report = warm(TOY, require_hit=True, cache_root=copy)
+        if report.outcome == "hit":
+            silent.append(str(name))
+            torch.testing.assert_close(load_model(TOY, cache_root=copy)(inputs), wanted)
+        else:
+            assert report.outcome == "miss"
+    # What is there to be read by people decides nothing, and `cache verify` looks at it.
+    assert {Path(name).suffix for name in silent} <= {".cpp", ".py"}
+    assert {Path(name).name for name in silent if name.endswith(".py")} <= {"graph.py"}
+
+
+def test_a_damaged_entry_is_set_aside_and_made_again(toy: CompiledToy, root: Path) -> None:
+    entry = root / "torch_compile_cache" / toy.entry.name
+    (kernel,) = entry.rglob("*.so")
+    flipped(kernel)
+    child = start(
+        "warm",
+        "toy_model:make",
+        environ=environment(PYTHONPATH=str(toy.code)),
+        options={"cache_root": str(root)},
+    )
+    assert child.outcome == "compiled"
+    assert child.report["key"] == toy.child.report["key"]
+    assert any("damaged and was set aside" in note for note in child.report["notes"])
+    (aside,) = (root / "quarantine").iterdir()
+    reason = json.loads((aside / "reason.json").read_text())
+    assert kernel.name in reason["reason"]["reason"]
+    assert warm(TOY, require_hit=True, cache_root=root).outcome == "hit"
+
+
+def test_an_entry_without_its_header_does_not_exist_and_is_made_again(toy: CompiledToy, root: Path) -> None:
+    entry = root / "torch_compile_cache" / toy.entry.name
+    (entry / "entry.json").unlink()
+    assert warm(TOY, cache_root=root).outcome == "compiled"
+    assert warm(TOY, require_hit=True, cache_root=root).outcome == "hit"
+
+
+def test_two_starts_at_once_compile_once(toy: CompiledToy, tmp_path: Path) -> None:
+    environ = environment(PYTHONPATH=str(toy.code))
+    options = {"cache_root": str(tmp_path / "root")}
+    racing = [launch("warm", "toy_model:make", environ=environ, options=options) for _ in range(2)]
+    done = [finish(process) for process in racing]
+    assert sorted(child.outcome for child in done) == ["compiled", "hit"]
+    assert {child.report["key"] for child in done} == {toy.child.report["key"]}
+    assert sum(child.answer["frames"] for child in done) == 1
+    assert len(list((tmp_path / "root" / "torch_compile_cache").iterdir())) == 1
+
+
+def test_after_a_start_was_killed_the_next_one_works(toy: CompiledToy, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    environ = environment(PYTHONPATH=str(toy.code))
+    process = launch("precompile", "toy_model:make", environ=environ, options={"cache_root": str(root)})
+    # A draft in staging: it holds the build lock and is between its trace and its publication.
+    deadline = time.monotonic() + 120
+    while not any(path.is_dir() for path in (root / "staging").glob("*")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not list((root / "torch_compile_cache").glob("*"))
+    after = start("precompile", "toy_model:make", environ=environ, options={"cache_root": str(root)})
+    assert after.outcome == "compiled"
+    assert list((root / "staging").iterdir()) == []
