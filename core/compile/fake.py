@@ -22,7 +22,9 @@ def fake_inputs(
     mode = FakeTensorMode(shape_env=env)
     size: Any
     if settings.unbacked:
-        size = env.create_unbacked_symint()
+        # The symbol comes from outside and not from the first operator that is traced after it.
+        with env.ignore_fresh_unbacked_symbols():
+            size = env.create_unbacked_symint()
         env.constrain_symbol_range(
             size.node.expr, compiler_min=settings.smallest, compiler_max=settings.largest
         )

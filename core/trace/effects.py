@@ -31,6 +31,7 @@ def refuse_side_effects(name: str) -> Iterator[None]:
             for variable in self.id_to_variable.values()
             if self.is_modified(variable)
             and not isinstance(variable.mutation_type, (AttributeMutationNew, ValueMutationNew))
+            and not _restores(self, variable)
         ]
         if changed or self.tensor_hooks:
             raise CompileError(
@@ -42,6 +43,28 @@ def refuse_side_effects(name: str) -> Iterator[None]:
 
     with unittest.mock.patch.object(SideEffects, "codegen_update_mutated", refuse):
         yield
+
+
+def _restores(effects: SideEffects, variable: Any) -> bool:
+    """Says whether all that was written to an object are the constants that its attributes hold anyway.
+
+    That is what is left of a variable that is set for the time of a call and put back.
+    """
+    written = effects.store_attr_mutations.get(variable)
+    target = getattr(variable, "value", None)
+    if not written or target is None or getattr(variable, "is_base_vt_modified", lambda _: False)(effects):
+        return False
+    return all(_is_constant(value, getattr(target, name, _ABSENT)) for name, value in written.items())
+
+
+_ABSENT = object()
+
+
+def _is_constant(value: Any, held: Any) -> bool:
+    if not value.is_python_constant():
+        return False
+    constant = value.as_python_constant()
+    return type(constant) is type(held) and bool(constant == held)
 
 
 def _named(changed: list[Any]) -> str:

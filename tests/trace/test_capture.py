@@ -85,6 +85,31 @@ def test_a_change_outside_the_graph_is_refused_and_not_made(kind: Any, named: st
     assert repr({**vars(module), "globals": (SEEN, COUNTER)}) == before
 
 
+class State:
+    active = False
+
+
+STATE = State()
+
+
+@support_torch_compile
+class SetsForItsTime(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        STATE.active = True
+        try:
+            return x * 2 if STATE.active else x
+        finally:
+            STATE.active = False
+
+
+def test_what_is_put_back_before_the_end_is_no_change() -> None:
+    assert trace(SetsForItsTime()).smallest == 1
+    STATE.active = True
+    with pytest.raises(CompileError, match="STATE"):
+        trace(SetsForItsTime())
+    STATE.active = False
+
+
 @support_torch_compile
 class MakesAndChangesItsOwn(nn.Module):
     def __init__(self) -> None:
