@@ -106,6 +106,21 @@ def options(
             rich_help_panel=COMPILATION,
         ),
     ] = None,
+    performance_mode: Annotated[
+        str | None,
+        typer.Option(
+            "--performance-mode",
+            metavar="MODE",
+            help="balanced, interactivity or throughput: which sizes are captured.",
+            rich_help_panel=COMPILATION,
+        ),
+    ] = None,
+    enforce_eager: Annotated[
+        bool,
+        typer.Option(
+            "--enforce-eager", help="Compile nothing and capture nothing.", rich_help_panel=COMPILATION
+        ),
+    ] = False,
     compilation_config: Annotated[
         str | None,
         typer.Option(
@@ -137,15 +152,18 @@ class Asked:
         A model reference that cannot be used is refused here too, in a moment: what comes next imports torch.
         """
         from graphkiln.core.config.compilation import CompilationConfig
+        from graphkiln.core.config.facts import deployment_facts
+        from graphkiln.core.config.resolve import resolve
         from graphkiln.core.deployment import Deployment
         from graphkiln.core.models.source import identify
 
         try:
             deployment = Deployment(**self.deployment)
             config = CompilationConfig.from_user(dict(self.config))
+            source = identify(deployment)
+            resolve(config, deployment_facts(deployment, source.config, source.dtype))
         except ValueError as error:
             raise UsageProblem(str(error)) from error
-        identify(deployment)
         return deployment, config
 
 
@@ -158,7 +176,12 @@ def with_deployment(command: Callable[..., int]) -> Callable[..., int]:
     def parsed(**values: Any) -> int:
         session: Session = values.pop("context").obj
         given = {name: values.pop(name) for name in shared}
-        config = config_of(given.pop("compilation_config"), given.pop("optimization_level"))
+        config = config_of(
+            given.pop("compilation_config"),
+            optimization_level=given.pop("optimization_level"),
+            performance_mode=given.pop("performance_mode"),
+            enforce_eager=given.pop("enforce_eager") or None,
+        )
         return command(session, Asked(given, config), **values)
 
     parsed.__signature__ = inspect.Signature([context, *shared.values(), *own])  # type: ignore[attr-defined]
@@ -166,9 +189,7 @@ def with_deployment(command: Callable[..., int]) -> Callable[..., int]:
     return parsed
 
 
-def config_of(compilation_config: str | None, level: str | None) -> dict[str, Any]:
-    """Returns the fields to hand to CompilationConfig; the level is one of them."""
+def config_of(compilation_config: str | None, **single: object) -> dict[str, Any]:
+    """Returns the fields to hand to CompilationConfig; options of their own win over the JSON."""
     config: dict[str, Any] = json.loads(compilation_config) if compilation_config else {}
-    if level is not None:
-        config["optimization_level"] = int(level) if level.isdecimal() else level
-    return config
+    return config | {name: value for name, value in single.items() if value is not None}
