@@ -30,7 +30,7 @@ from graphkiln.core.runner import Runner, dummy_context
 from graphkiln.core.session import Session
 from graphkiln.core.trace.decorator import ActiveConfig
 
-_BACKBONE = "backbone"
+BACKBONE = "backbone"
 
 
 def precompile(
@@ -97,8 +97,8 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
 
         assert plan.source is not None
         served = build(plan.source, deployment, weights="empty")
-        traced = trace_part(Part(_BACKBONE, served.backbone, served.example_inputs), plan)
-        factors, decisions = plan.with_code({_BACKBONE: traced.code.factor}), (*decisions, *traced.decisions)
+        traced = trace_part(Part(BACKBONE, served.backbone, served.example_inputs), plan)
+        factors, decisions = plan.with_code({BACKBONE: traced.code.factor}), (*decisions, *traced.decisions)
     return KeyReport(
         key=factors.key if trace else None,
         lookup=factors.lookup,
@@ -118,8 +118,8 @@ def start_module(
     dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
     phases = Phases(Silent())
-    session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
-    forward = session.open(Part(_BACKBONE, module, arguments_like(module, args, kwargs)), must_publish=False)
+    session = Session(plan, store_for(active.config, active.cache_root), phases, command="library")
+    forward = session.open(Part(BACKBONE, module, arguments_like(module, args, kwargs)), must_publish=False)
     session.record(session.report())
     return forward
 
@@ -159,7 +159,7 @@ class _Start:
             )
             if compiles and self.config.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
-        found = session.reopen(_BACKBONE) if self.config.compiles else None
+        found = session.reopen(BACKBONE) if self.config.compiles else None
         served = found[0] if found is not None else self._built(plan)
 
         def context(count: int) -> contextlib.AbstractContextManager[Any]:
@@ -168,13 +168,13 @@ class _Start:
             return set_forward_context(dummy_context(served, self.deployment, count))
 
         if not self.config.compiles:
-            report = session.report((_mode_none(),))
+            report = session.report((mode_none(),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         forward = (
             found[1]
             if found is not None
             else session.open(
-                Part(_BACKBONE, served.backbone, served.example_inputs),
+                Part(BACKBONE, served.backbone, served.example_inputs),
                 must_publish=self.must_publish,
                 check=context if check else None,
                 compiles=compiles,
@@ -198,7 +198,7 @@ class _Start:
 
     def _open_store(self) -> Store | None:
         try:
-            return _store(self.config, self.cache_root)
+            return store_for(self.config, self.cache_root)
         except CacheError as error:
             if self.must_publish:
                 raise
@@ -206,12 +206,12 @@ class _Start:
             return None
 
 
-def _mode_none() -> Difference:
+def mode_none() -> Difference:
     remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
     return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
 
 
-def _store(config: CompilationConfig, cache_root: Path | str | None) -> Store | None:
+def store_for(config: CompilationConfig, cache_root: Path | str | None) -> Store | None:
     """Returns the store to use, None when GRAPHKILN_DISABLE_COMPILE_CACHE is set."""
     if read("GRAPHKILN_DISABLE_COMPILE_CACHE"):
         return None

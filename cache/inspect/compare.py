@@ -1,0 +1,38 @@
+"""What differs between two sets of factors, each difference with its remedy, causes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphkiln.cache.factors.difference import Difference, differences
+from graphkiln.cache.factors.key import FACTOR_NAMES
+from graphkiln.cache.factors.remedies import with_remedy
+from graphkiln.cache.factors.traced import code_differences
+from graphkiln.cache.inspect.causes import Cause, grouped, package_differences
+
+Versions = Mapping[str, str]
+
+
+def factor_differences(
+    then: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str] = FACTOR_NAMES
+) -> list[Difference]:
+    """Return every difference of the named factors; one whose value is None (not known) is left out."""
+    found: list[Difference] = []
+    for name in names:
+        before, after = then.get(name), now.get(name)
+        if before is None or after is None:
+            continue
+        if name == "code":
+            found += code_differences(before, after)
+        else:
+            found += [with_remedy(difference) for difference in differences(name, before, after)]
+    return found
+
+
+def causes_of(
+    found: Sequence[Difference], then: Versions | None = None, now: Versions | None = None
+) -> tuple[Cause, ...]:
+    """Return differences grouped under their causes; versions name a package that brought them about."""
+    packages = package_differences(found, then or {}, now or {}) if then and now else []
+    return grouped([*packages, *found])
