@@ -10,17 +10,18 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from graphkiln.cache.errors import EntryDamaged
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord
-from graphkiln.cache.store.manifest import FACTORS_FILE
+from graphkiln.cache.store.layout import foreign_names
+from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, rank_folder
 from graphkiln.cache.store.reading import Fault
-from graphkiln.cache.store.state import State
+from graphkiln.cache.store.state import STATE_FILE, read_state
 from graphkiln.cache.store.store import Broken, Store
+from graphkiln.cache.store.verify import REPORTS_FOLDER
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Row:
 
     `health` is sound, partial (an expected rank is not there) or broken, and `fault` says why.
     A broken entry may have no key. `superseded` says that a newer entry answers to the same env,
-    config and target. `entry` reads more, where the header can be read.
+    config and target; `foreign` are files in its folder that are not ours. `entry` reads more, where the
+    header can be read.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Row:
     health: str = "sound"
     fault: str = ""
     superseded: bool = False
+    foreign: tuple[str, ...] = ()
     entry: Entry | Broken | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -65,11 +68,10 @@ class Row:
         return ", ".join(telling) or "sound"
 
     def factors(self) -> Mapping[str, Any] | None:
-        """Return the values of the four factors, their file's digest checked; None where that is not possible."""
-        return self._factors
+        """Return the values of the factors, their file's digest checked; None where that is not possible.
 
-    @cached_property
-    def _factors(self) -> Mapping[str, Any] | None:
+        Reads them each time: those of a few hundred entries are too much to keep.
+        """
         if not isinstance(self.entry, Entry):
             return None
         record = self.entry.header["factors"]
@@ -128,14 +130,25 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 
 def _row(entry: Entry | Broken, uses: Mapping[str, _Use]) -> Row:
-    sizes = file_sizes(entry.path)
+    # A link in an entry's place leads to what is not ours, not even to be counted.
+    sizes = {} if os.path.islink(entry.path) else file_sizes(entry.path)
     row = Row(entry.path.name, entry.path, size=sum(sizes.values()), files=len(sizes), entry=entry)
     if isinstance(entry, Broken):
-        state = State()
-        return replace(row, health="broken", fault=_text(Fault.of(entry.error)), label=state.label)
+        state = read_state(entry.path)
+        return replace(
+            row,
+            health="broken",
+            fault=_text(Fault.of(entry.error)),
+            label=state.label,
+            pinned=state.pinned,
+            foreign=foreign_names(sizes),
+        )
     header, state, use = entry.header, entry.state, uses.get(entry.key, _Use())
     target = header.get("target")
-    health, fault = _health(entry, sizes)
+    listed, damage = _listed(entry)
+    health, fault = ("broken", damage) if damage else _health(entry, sizes, listed)
+    unlisted = set(sizes) - set(listed) - {HEADER_FILE, STATE_FILE}
+    foreign = [name for name in sorted(unlisted) if not name.startswith(f"{REPORTS_FOLDER}/")]
     return replace(
         row,
         key=entry.key,
@@ -151,25 +164,32 @@ def _row(entry: Entry | Broken, uses: Mapping[str, _Use]) -> Row:
         pinned=state.pinned,
         health=health,
         fault=fault,
+        # With a manifest that cannot be read, a name is all that there is to judge by.
+        foreign=foreign_names(sizes) if damage else tuple(foreign),
     )
 
 
-def _health(entry: Entry, sizes: Mapping[str, int]) -> tuple[str, str]:
-    """Return what the names and sizes of an entry's files say about it, and why."""
-    listed = {FACTORS_FILE: int(entry.header["factors"]["size"])}
+def _listed(entry: Entry) -> tuple[dict[str, int | None], str]:
+    """Return the size of each file that an entry should hold, None for any, and why there may be more."""
+    listed: dict[str, int | None] = {FACTORS_FILE: int(entry.header["factors"]["size"])}
     listed |= {f"source/{sha256}.py": size for sha256, size in entry.header["sources"].items()}
-    ranks = entry.ranks()
     try:
-        for rank in ranks:
+        for rank in entry.ranks():
+            listed[f"{rank_folder(rank)}/{MANIFEST_FILE}"] = None
             listed |= {name: record.size for name, record in entry.manifest(rank).files.items()}
     except EntryDamaged as damage:
-        return "broken", _text(Fault.of(damage))
+        return listed, _text(Fault.of(damage))
+    return listed, ""
+
+
+def _health(entry: Entry, sizes: Mapping[str, int], listed: Mapping[str, int | None]) -> tuple[str, str]:
+    """Return what the names and sizes of an entry's files say about it, and why."""
     for name, size in sorted(listed.items()):
         if name not in sizes:
             return "broken", f"{name}: missing"
-        if sizes[name] != size:
+        if size is not None and sizes[name] != size:
             return "broken", f"{name}: size ({sizes[name]} bytes instead of {size})"
-    missing = sorted(set(entry.ranks_expected) - set(ranks))
+    missing = sorted(set(entry.ranks_expected) - set(entry.ranks()))
     return ("partial", f"no rank {', '.join(missing)}") if missing else ("sound", "")
 
 

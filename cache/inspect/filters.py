@@ -75,7 +75,7 @@ RowT = TypeVar("RowT", bound=Selectable)
 
 @dataclass(frozen=True)
 class Term:
-    """One comparison of an expression, `text` as it was typed."""
+    """One comparison of an expression, `text` as it was typed; `by_factor` where it needs the factors."""
 
     text: str
     name: str
@@ -87,10 +87,7 @@ class Term:
         return "." in self.name
 
     def matches(self, row: Selectable, now: datetime) -> bool:
-        """Say whether a row is as the term says; what the row does not know is no match."""
-        if self.by_factor:
-            factors = row.factors()
-            return factors is not None and _compared(factor_values(factors, self.name), self)
+        """Say whether the columns of a row are as the term says; what it does not know is no match."""
         if self.name in _NUMBERS:
             found = _number(row, self.name, now)
             return found is not None and _in_order(found, self.operator, _NUMBERS[self.name](self.value))
@@ -114,10 +111,9 @@ def select(entries: Iterable[RowT], expressions: Sequence[str], now: datetime | 
     """Return the entries that all expressions hold for, in their order; `BadFilter` for a bad one."""
     terms = [term for expression in expressions for term in parse_filter(expression)]
     # Columns first: they cost nothing, a factor is a file to read.
-    terms.sort(key=lambda term: term.by_factor)
-    rows, moment = list(entries), now or datetime.now(UTC)
-    _require_known(rows, [term for term in terms if term.by_factor])
-    return [row for row in rows if all(term.matches(row, moment) for term in terms)]
+    moment = now or datetime.now(UTC)
+    rows = [row for row in entries if all(term.matches(row, moment) for term in terms if not term.by_factor)]
+    return _by_factor(rows, [term for term in terms if term.by_factor])
 
 
 def seconds_since(then: str | None, now: datetime) -> float | None:
@@ -160,11 +156,27 @@ def _check_number(part: str, name: str, sign: str, value: str) -> None:
         raise BadFilter(part, f"{name} takes {error}, not {value!r}", ()) from None
 
 
-def _require_known(rows: Sequence[Selectable], terms: Sequence[Term]) -> None:
-    known = [factors for row in rows if (factors := row.factors()) is not None] if terms else []
-    for term in terms:
-        if known and not any(factor_values(factors, term.name) for factors in known):
-            raise BadFilter(term.text, f"no entry knows {term.name}", names_near(known[0], term.name))
+def _by_factor(rows: Sequence[RowT], terms: Sequence[Term]) -> list[RowT]:
+    """Return the rows whose factors are as all terms say, reading each row's factors once."""
+    if not terms:
+        return list(rows)
+    unknown = {term.name: term for term in terms}
+    found, example = [], None
+    for row in rows:
+        factors = row.factors()
+        if factors is None:
+            continue
+        example = example or factors
+        values = [(term, factor_values(factors, term.name)) for term in terms]
+        for term, there in values:
+            if there:
+                unknown.pop(term.name, None)
+        if all(_compared(there, term) for term, there in values):
+            found.append(row)
+    for term in unknown.values():
+        if example is not None:
+            raise BadFilter(term.text, f"no entry knows {term.name}", names_near(example, term.name))
+    return found
 
 
 def _number(row: Selectable, name: str, now: datetime) -> float | None:
