@@ -13,6 +13,7 @@
        +- EntryNotFound         no entry answers to that name
        +- AmbiguousEntry        more than one entry answers to that name
        +- BadFilter             a filter expression is not understood
+       +- RestoreRefused        what was set aside cannot be brought back
        +- FactorsChanged        the factors no longer give the key under which they would be stored
 
 Every fact is an attribute. An error passes its facts to `Exception`, in the order of its
@@ -162,6 +163,17 @@ class BadFilter(CacheError):
 
     def __str__(self) -> str:
         return f"filter {self.part!r}: {self.reason}"
+
+
+class RestoreRefused(CacheError):
+    """What lies in quarantine under `name` cannot be brought back, because of `reason`."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot be restored: {self.reason}"
 
 
 class FactorsChanged(CacheError):
