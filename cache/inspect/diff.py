@@ -32,7 +32,7 @@ class Side:
 
 @dataclass(frozen=True)
 class PieceRow:
-    """A piece of one side or both: same, rebuilt, changed (another one in its place), only in A, only in B."""
+    """A piece of one side or both: same, rebuilt, changed (another one in its place), only in A or B."""
 
     state: str
     a: Piece | None
