@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cache.errors import AmbiguousEntry, EntryDamaged, EntryNotFound
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord
 from graphkiln.cache.store.layout import foreign_names
@@ -107,6 +107,24 @@ def scan(store: Store) -> Catalogue:
     rows = [_row(entry, uses) for entry in store.entries()]
     known = {row.path.name for row in rows}
     return Catalogue(store.root.path, tuple(_superseded(rows)), _others(store, known))
+
+
+def find_row(catalogue: Catalogue, ref: str) -> Row:
+    """Return the entry, sound or not, that `ref` names: a key or its beginning, a label, or a path.
+
+    `EntryNotFound`, `AmbiguousEntry`.
+    """
+    place = os.path.abspath(ref)
+    matches = [row for row in catalogue.rows if ref and os.sep in ref and str(row.path) == place]
+    matches = matches or [
+        row for row in catalogue.rows if ref and (row.key or row.id).startswith(ref[: len(row.key or row.id)])
+    ]
+    matches = matches or [row for row in catalogue.rows if ref and row.label == ref]
+    if not matches:
+        raise EntryNotFound(ref)
+    if len(matches) > 1:
+        raise AmbiguousEntry(ref, tuple(row.key or row.id for row in matches))
+    return matches[0]
 
 
 def file_sizes(folder: Path) -> dict[str, int]:

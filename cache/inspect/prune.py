@@ -18,7 +18,7 @@ from graphkiln.cache.inspect.filters import seconds_since, select
 
 @dataclass(frozen=True)
 class Rules:
-    """What to remove: times in seconds, sizes in bytes; `stale` maps an entry's id to why it cannot be hit."""
+    """What to remove: times in seconds, sizes in bytes; `stale` maps an entry's id to why it is no hit."""
 
     older_than: float | None = None
     unused_since: float | None = None
@@ -181,7 +181,7 @@ def _protected(row: Row) -> str:
 def _over_limit(
     rows: Sequence[Row], doomed: Sequence[Row], rest: Sequence[Row], rules: Rules, free: int
 ) -> tuple[list[tuple[Row, str]], list[str]]:
-    """Return the entries that go so that the limits hold, used longest ago first, and the limits that do not."""
+    """Return what goes so that the limits hold, used longest ago first, and the limits that do not."""
     size = sum(row.size for row in rows) - sum(row.size for row in doomed)
     files = sum(row.files for row in rows) - sum(row.files for row in doomed)
     taken: list[tuple[Row, str]] = []

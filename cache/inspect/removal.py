@@ -10,7 +10,8 @@ from pathlib import Path
 from graphkiln.cache.errors import CacheError
 from graphkiln.cache.inspect.catalogue import Row, file_sizes
 from graphkiln.cache.inspect.prune import Leftover, Plan
-from graphkiln.cache.inspect.repair import quarantined
+from graphkiln.cache.inspect.repair import SetAside, quarantined
+from graphkiln.cache.store.layout import foreign_names
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
 from graphkiln.cache.store.sweep import dead_drafts, remove_dead_drafts
@@ -33,8 +34,8 @@ class Removed:
 
 def leftovers(root: CacheRoot) -> list[Leftover]:
     """Return what lies beside the entries and nobody needs: what was set aside, and dead drafts."""
-    # A lone file that was set aside out of an entry may be anybody's.
-    aside = [item.path for item in quarantined(root) if "from" not in item.reason]
+    # What was set aside with a file in it that may be anybody's stays.
+    aside = [item.path for item in quarantined(root) if not _holds_foreign(item)]
     return [
         *(_leftover("quarantine", path) for path in aside),
         *(_leftover("staging", path) for path in dead_drafts(root)),
@@ -93,6 +94,13 @@ def _remove_row(
 def _emptied(root: CacheRoot, moved: list[str], skipped: list[tuple[str, str]], grace_s: float) -> Removed:
     size, files = empty_trash(root, grace_s)
     return Removed(tuple(moved), tuple(skipped), size, files, len(discarded(root)))
+
+
+def _holds_foreign(item: SetAside) -> bool:
+    if not item.is_entry:
+        return "from" in item.reason
+    lying = item.path / item.moved
+    return os.path.islink(lying) or bool(foreign_names(file_sizes(lying)))
 
 
 def _leftover(kind: str, path: Path) -> Leftover:
