@@ -76,7 +76,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     (r"config\.(\w+_parallel_size|enable_lora|num_speculative_tokens)", rf"{_FOLLOWS}|{_BUILD}"),
     (r"config\.max_model_len", rf"code\.(parameter|value).*|{_BUILD}"),
     (r"config\.max_num_batched_tokens", rf"code\.smallest.*|{_BUILD}"),
-    (r"config\..*", _BUILD),
+    (r"config\..*", rf"{_FOLLOWS}|{_BUILD}"),
     (
         r"compiler\.torch",
         rf"compiler\.(torch_sources|\w+\.changed\..*)|code\.torch state.*|{_FOLLOWS}|{_BUILD}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from graphkiln.cache.factors.difference import Difference, differences
@@ -26,8 +27,17 @@ def factor_differences(
         if name == "code":
             found += code_differences(before, after)
         else:
-            found += [with_remedy(difference) for difference in differences(name, before, after)]
+            rows = [with_remedy(difference) for difference in differences(name, before, after)]
+            if name == "config" and (_own_code(before) or _own_code(after)):
+                rows = [replace(row, relevant=True) for row in rows]
+            found += rows
     return found
+
+
+def _own_code(config: Mapping[str, Any]) -> bool:
+    """Say whether the model is built by code of the user's, which may look at the whole deployment."""
+    model = config.get("model")
+    return isinstance(model, Mapping) and bool({"factory", "class"} & set(model))
 
 
 def causes_of(

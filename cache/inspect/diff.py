@@ -12,7 +12,7 @@ from graphkiln.cache.factors.key import FACTOR_NAMES
 from graphkiln.cache.inspect.causes import Cause, topic_of
 from graphkiln.cache.inspect.compare import causes_of, factor_differences
 from graphkiln.cache.inspect.pieces import Piece, pieces_of
-from graphkiln.cache.inspect.texts import TextDiff, graph_diffs, module_diffs
+from graphkiln.cache.inspect.texts import TextDiff, generated_diffs, graph_diffs, module_diffs
 from graphkiln.cache.store.entries import Entry
 
 SAME, OTHER_BUILD, DIFFERENT = "same", "same key, different build", "different"
@@ -44,7 +44,8 @@ class EntryDiff:
     """How entry B differs from entry A. `same` says factor by factor whether they agree.
 
     `asked` and `became` are the differences between what was typed and between what was in effect;
-    `build` those between what the compilers chose.
+    `build` those between what the compilers chose, `generated` the texts behind them where the pieces
+    are the same.
     """
 
     a: Side
@@ -57,6 +58,7 @@ class EntryDiff:
     modules: tuple[TextDiff, ...]
     graphs: tuple[TextDiff, ...]
     pieces: tuple[PieceRow, ...]
+    generated: tuple[TextDiff, ...]
     build: tuple[Difference, ...]
 
 
@@ -69,6 +71,7 @@ def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
     same = {name: a.header["hashes"][name] == b.header["hashes"][name] for name in names}
     found = _differences(a, b, [name for name in names if not same[name]])
     pieces = _piece_rows(pieces_of(a), pieces_of(b))
+    rebuilt = [(row.a, row.b) for row in pieces if row.state == "rebuilt" and row.a and row.b]
     graphs = graph_diffs(a, b) if factor in (None, "code") else ()
     build = _build_differences(a, b) if factor is None else ()
     consequences = _consequences(pieces, graphs, build) if found and factor is None else []
@@ -85,6 +88,7 @@ def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
         if factor in (None, "config") else (),
         module_diffs(a, b, modules), graphs,
         pieces if factor in (None, "code") else (),
+        generated_diffs(a, b, rebuilt) if factor is None else (),
         build,
     )  # fmt: skip
 

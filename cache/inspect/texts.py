@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphkiln.cache.errors import EntryDamaged
-from graphkiln.cache.inspect.pieces import GRAPH, WIRING
+from graphkiln.cache.inspect.pieces import GRAPH, WIRING, Piece
 from graphkiln.cache.store.entries import Entry
 
 _CONTEXT_LINES = 3
@@ -39,6 +39,23 @@ def graph_diffs(one: Entry, other: Entry) -> tuple[TextDiff, ...]:
                 name = f"rank_{rank}/{prefix}/{GRAPH}"
                 found.append(TextDiff(name, unified(texts[0], texts[1], name)))
     return tuple(found)
+
+
+def generated_diffs(one: Entry, other: Entry, pairs: Iterable[tuple[Piece, Piece]]) -> tuple[TextDiff, ...]:
+    """Return the diff of each generated source that two builds of the same piece have and not the same."""
+    found = []
+    for a, b in pairs:
+        for name in sorted(set(a.sources) & set(b.sources)):
+            if a.sources[name] != b.sources[name] and not name.endswith(".safetensors"):
+                title = f"piece {a.number}/{name}"
+                lines = unified(_generated(one, a, name), _generated(other, b, name), title)
+                found.append(TextDiff(title, lines, "" if lines else "the stored texts are equal"))
+    return tuple(found)
+
+
+def _generated(entry: Entry, piece: Piece, name: str) -> str:
+    path = f"artifacts/{piece.artifact}/{name}"
+    return entry.files.checked(path, entry.manifest(piece.rank).files[path]).decode("utf-8", "replace")
 
 
 def unified(before: str, after: str, name: str) -> tuple[str, ...]:

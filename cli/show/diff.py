@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from graphkiln.cli.show.causes import cause_lines, causes_json, pair_texts
+from graphkiln.cli.show.causes import DIGEST, cause_lines, causes_json, pair_texts
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text
 from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style, printable
@@ -34,6 +34,7 @@ def diff_lines(found: EntryDiff, style: Style, *, every: bool) -> list[str]:
         *below(field_lines("became", found.became, style)),
         *text_lines(found.modules, style, every=every),
         *text_lines(found.graphs, style, every=every),
+        *text_lines(found.generated, style, every=every),
         *below(piece_lines(found.pieces if every else changed, style)),
         *below(field_lines("build", found.build, style) if other_build or every else []),
     ]
@@ -68,7 +69,9 @@ def factor_lines(found: EntryDiff, style: Style) -> list[str]:
 
 
 def field_lines(title: str, found: Sequence[Difference], style: Style) -> list[str]:
-    rows = [(one.name, *pair_texts(one.then, one.now)) for one in found]
+    rows = [
+        (DIGEST.sub(lambda match: match[0][:10], one.name), *pair_texts(one.then, one.now)) for one in found
+    ]
     return table((title, "A", "B"), rows, style) if rows else []
 
 
@@ -94,17 +97,21 @@ def within(line: str, width: int | None) -> str:
 
 
 def piece_lines(rows: Sequence[PieceRow], style: Style) -> list[str]:
-    cells = [(row.state, piece_text(row.a), piece_text(row.b)) for row in rows]
+    cells = [(row.state, *piece_texts(row)) for row in rows]
     return table(("piece", "A", "B"), cells, style) if cells else []
 
 
-def piece_text(piece: Piece | None) -> str:
+def piece_texts(row: PieceRow) -> tuple[str, str]:
+    """Returns both sides of a row; the range of tokens only where it is not the same."""
+    ranges = not (row.a and row.b and row.a.range == row.b.range)
+    return piece_text(row.a, ranges=ranges), piece_text(row.b, ranges=ranges)
+
+
+def piece_text(piece: Piece | None, *, ranges: bool) -> str:
     if piece is None:
         return ""
-    tokens = "..".join(map(str, piece.range))
-    return (
-        f"{piece.number} {piece.fingerprint[:10]} used {len(piece.uses)}x, {tokens}, {bytes_text(piece.size)}"
-    )
+    tokens = f", {'..'.join(map(str, piece.range))}" if ranges else ""
+    return f"{piece.number} {piece.fingerprint[:10]}, {len(piece.uses)}x{tokens}, {bytes_text(piece.size)}"
 
 
 def diff_json(found: EntryDiff) -> dict[str, Any]:
@@ -119,6 +126,7 @@ def diff_json(found: EntryDiff) -> dict[str, Any]:
         "became": [asdict(one) for one in found.became],
         "code": [asdict(one) for one in found.modules],
         "graphs": [asdict(one) for one in found.graphs],
+        "generated": [asdict(one) for one in found.generated],
         "pieces": [asdict(row) for row in found.pieces],
         "build": [asdict(one) for one in found.build],
     }
