@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphkiln.cache.errors import CacheError, EntryDamaged, EntryNotFound, RestoreRefused
+from graphkiln.cache.errors import CacheError, EntryNotFound, RestoreRefused
 from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.inspect.catalogue import file_sizes
 from graphkiln.cache.inspect.verify import Verdict, is_lone, verify_entries
@@ -22,7 +22,7 @@ from graphkiln.cache.store.publish import PUBLISH_LOCK_S, publish_lock_name
 from graphkiln.cache.store.quarantine import REASON_FILE, move_aside
 from graphkiln.cache.store.reading import Fault
 from graphkiln.cache.store.root import CacheRoot
-from graphkiln.cache.store.store import Broken, Store
+from graphkiln.cache.store.store import Store
 from graphkiln.cache.store.sweep import remove_tree
 
 _FOLDER = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}-\d{{8}}T\d{{6}}Z(?:-\d+)?")
@@ -123,11 +123,8 @@ def restore(store: Store, item: SetAside) -> Entry:
 
 def _aside(store: Store, verdict: Verdict) -> Repaired:
     faults = [asdict(fault) for fault in verdict.faults]
-    try:
-        entry: Entry | Broken = Entry(verdict.path)
-    except EntryDamaged as damage:
-        entry = Broken(verdict.path, damage)
-    place = store.set_aside(entry, {"why": "found unsound by verify", "faults": faults})
+    assert verdict.entry is not None
+    place = store.set_aside(verdict.entry, {"why": "found unsound by verify", "faults": faults})
     return Repaired(
         verdict.id, "", place, "" if place else "it could not be moved, or was replaced meanwhile"
     )

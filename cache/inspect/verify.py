@@ -23,6 +23,7 @@ from graphkiln.cache.store.files import FileRecord, read_inside
 from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, Manifest, rank_folder
 from graphkiln.cache.store.reading import EntryFiles, Fault
 from graphkiln.cache.store.state import STATE_FILE
+from graphkiln.cache.store.store import Broken
 from graphkiln.cache.store.verify import REPORTS_FOLDER
 
 # A load stumbles over these; the others are told and leave an entry in use.
@@ -46,6 +47,8 @@ class Verdict:
     missing_ranks: tuple[str, ...] = ()
     size: int = 0
     files: int = 0
+    # What was looked at, so that a repair does not move what took its place.
+    entry: Entry | Broken | None = field(default=None, repr=False, compare=False)
 
     @property
     def status(self) -> str:
@@ -202,7 +205,12 @@ def _verdict(survey: _Survey, faults: Sequence[Fault]) -> Verdict:
         missing = tuple(sorted(set(survey.entry.ranks_expected) - set(survey.entry.ranks())))
     size = sum(status.st_size for status in survey.there.values())
     ordered = sorted(set(found), key=lambda fault: (fault.file, fault.kind, fault.detail))
-    return Verdict(survey.path.name, survey.path, tuple(ordered), missing, size, len(survey.there))
+    seen = survey.entry or Broken(survey.path, EntryDamaged(survey.path.name, *_first(ordered)))
+    return Verdict(survey.path.name, survey.path, tuple(ordered), missing, size, len(survey.there), seen)
+
+
+def _first(faults: Sequence[Fault]) -> tuple[str, str, str]:
+    return faults[0].file, faults[0].kind, faults[0].detail
 
 
 def _loose(survey: _Survey) -> list[Fault]:
