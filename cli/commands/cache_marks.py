@@ -27,7 +27,7 @@ def label(
     entry: EntryName,
     text: Annotated[
         str | None,
-        typer.Argument(metavar="[LABEL]", help="A name for it; without one, no name.", show_default=False),
+        typer.Argument(metavar="LABEL", help="A name for it; without one, no name.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -65,7 +65,10 @@ def prune(
     stale: Annotated[
         list[Factor] | None,
         typer.Option(
-            help="What this machine cannot hit because of it.", rich_help_panel=RULES, show_default=False
+            metavar="FACTOR",
+            help="What this machine cannot hit because of its env, config, code or compiler.",
+            rich_help_panel=RULES,
+            show_default=False,
         ),
     ] = None,
     broken: Annotated[

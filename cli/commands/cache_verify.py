@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OneEntry = Annotated[
     str | None,
-    typer.Argument(metavar="[ENTRY]", help="One entry; all of them if it is not given.", show_default=False),
+    typer.Argument(metavar="ENTRY", help="One entry; all of them if it is not given.", show_default=False),
 ]
 
 
@@ -98,7 +98,7 @@ def restore(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="What to bring back; without it, what there is.", show_default=False
+            metavar="NAME", help="What to bring back; without it, what there is.", show_default=False
         ),
     ] = None,
     as_json: Json = False,

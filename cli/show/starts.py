@@ -40,11 +40,18 @@ def printable_but_bold(text: str, style: Style) -> str:
 def reasons_of(start: Mapping[str, Any]) -> list[str]:
     """Returns why a start was no hit, each reason as a line."""
     reasons = start.get("reasons")
-    return [
-        f"{reason.get('factor')} {reason.get('name')}: {reason.get('then')} -> {reason.get('now')}"
-        for reason in (reasons if isinstance(reasons, list) else [])
-        if isinstance(reason, Mapping)
+    told = [
+        reason for reason in (reasons if isinstance(reasons, list) else []) if isinstance(reason, Mapping)
     ]
+    return [f"{reason.get('factor')} {reason.get('name')}{change_text(reason)}" for reason in told]
+
+
+def change_text(reason: Mapping[str, Any]) -> str:
+    """Returns both values of a reason, which the ledger stores as text, or the one that there is."""
+    then, now = (str(reason.get(name, "None")) for name in ("then", "now"))
+    if then == "None":
+        return "" if now == "None" else f": {now}"
+    return f": {then} -> {now}"
 
 
 def starts_text(starts: Sequence[Mapping[str, Any]], limit: int) -> str:
