@@ -59,7 +59,9 @@ def ls(
             show_default=False,
         ),
     ] = None,
-    sort: Annotated[Order, typer.Option(help="Order of the rows.")] = Order.CREATED,
+    sort: Annotated[
+        Order, typer.Option(metavar="COLUMN", help=f"Order of the rows: {', '.join(Order)}.")
+    ] = Order.CREATED,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="Print the first N only.", show_default=False)
     ] = None,

@@ -137,7 +137,7 @@ def test_output_of(
 
 @pytest.mark.parametrize(
     "command",
-    ["", "precompile", "warm", "key", "cache", "cache ls", "cache inspect"],
+    ["", "precompile", "warm", "key", "explain", "cache", "cache ls", "cache inspect", "cache diff"],
     ids=lambda text: text or "all",
 )
 def test_help_of(command: str, snapshot: Callable[[str], None]) -> None:
