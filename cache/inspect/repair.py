@@ -27,6 +27,7 @@ from graphkiln.cache.store.sweep import remove_tree
 
 _FOLDER = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}-\d{{8}}T\d{{6}}Z(?:-\d+)?")
 _SHORT = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}")
+_NOT_MOVED = "it could not be moved, or was replaced meanwhile"
 _MOST_REASON_BYTES = 1 << 20
 
 
@@ -75,6 +76,13 @@ def repair(store: Store, verdict: Verdict) -> list[Repaired]:
     if verdict.damaged:
         return [_aside(store, verdict)]
     return [_lone(store.root, verdict, fault) for fault in verdict.faults if is_lone(fault)]
+
+
+def set_aside_failing(store: Store, verdict: Verdict, what: str) -> Repaired:
+    """Move an entry into quarantine whose bytes are right and whose code fails when it is called."""
+    assert verdict.entry is not None
+    place = store.set_aside(verdict.entry, {"reason": f"its smoke call failed: {what}"})
+    return Repaired(verdict.id, "", place, "" if place else _NOT_MOVED)
 
 
 def quarantined(root: CacheRoot) -> list[SetAside]:

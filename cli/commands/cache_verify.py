@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +28,8 @@ def verify(
     entry: OneEntry = None,
     filters: Filters = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Set broken entries aside, with the reason beside them.")
+        bool,
+        typer.Option("--repair", help="Set aside what is broken or fails its smoke call, with the reason."),
     ] = False,
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Load each sound entry in a child process and call it once.")
@@ -36,6 +38,7 @@ def verify(
 ) -> int:
     """Checks every byte, name, rank, piece and owner; exits 1 where anything is not as it should be."""
     from graphkiln.cache.inspect.repair import repair as set_aside
+    from graphkiln.cache.inspect.repair import set_aside_failing
     from graphkiln.cache.inspect.verify import verify_entries
     from graphkiln.cache.store.surroundings import concerns
     from graphkiln.cli.show.byte_progress import byte_progress
@@ -50,6 +53,10 @@ def verify(
     inside = [verdict for verdict in verdicts if verdict.path.parent == store.root.cache]
     repaired = [moved for verdict in inside for moved in set_aside(store, verdict)] if repair else []
     smoked = {verdict.id: smoke_call(verdict.path) for verdict in verdicts if smoke and not verdict.damaged}
+    failing = [verdict for verdict in inside if verdict.id in smoked and smoked[verdict.id]["ok"] is False]
+    if repair:
+        details = [str(smoked[verdict.id]["detail"]) for verdict in failing]
+        repaired += map(set_aside_failing, repeat(store), failing, details)
     if as_json:
         session.json("cache verify", verdicts_json(verdicts, told, repaired, smoked))
     else:
