@@ -16,6 +16,8 @@ from graphkiln.cache.factors.difference import Difference
 # Packages whose functions a trace goes through: another version of one changes many of them at once.
 PACKAGES = ("transformers", "graphkiln", "huggingface_hub")
 PACKAGE = "package "
+# The remedy of a length that nobody set, of a model without a limit of its own.
+FOLLOWS_TOKENS = "it follows max_num_batched_tokens"
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ TABLE: tuple[tuple[str, str], ...] = (
     (r"config\.compilation\.splitting_ops.*", rf"code\.op.*|{_BUILD}"),
     (r"config\.compilation\..*", _BUILD),
     (r"config\.(\w+_parallel_size|enable_lora|num_speculative_tokens)", rf"{_FOLLOWS}|{_BUILD}"),
-    (r"config\.max_model_len", rf"code\.(parameter|value).*|{_BUILD}"),
     (r"config\.max_num_batched_tokens", rf"code\.smallest.*|{_BUILD}"),
+    (r"config\.max_model_len", rf"code\.(parameter|value).*|{_BUILD}"),
     (r"config\..*", rf"{_FOLLOWS}|{_BUILD}"),
     (
         r"compiler\.torch",
@@ -117,6 +119,8 @@ def explains(cause: Difference, other: Difference) -> bool:
     if not cause.relevant:
         return False
     if cause.name.startswith(PACKAGE) and _is_function_of(other, cause.name.removeprefix(PACKAGE)):
+        return True
+    if other.remedy == FOLLOWS_TOKENS and cause.name == "max_num_batched_tokens":
         return True
     return re.fullmatch(TABLE[_rank(cause)][1], topic_of(other)) is not None
 

@@ -10,7 +10,7 @@ from graphkiln.cache.factors.difference import Difference, differences
 from graphkiln.cache.factors.key import FACTOR_NAMES
 from graphkiln.cache.factors.remedies import with_remedy
 from graphkiln.cache.factors.traced import code_differences
-from graphkiln.cache.inspect.causes import Cause, grouped, package_differences
+from graphkiln.cache.inspect.causes import FOLLOWS_TOKENS, Cause, grouped, package_differences
 
 Versions = Mapping[str, str]
 
@@ -29,9 +29,17 @@ def factor_differences(
         else:
             rows = [with_remedy(difference) for difference in differences(name, before, after)]
             if name == "config" and (_own_code(before) or _own_code(after)):
-                rows = [replace(row, relevant=True) for row in rows]
+                rows = [_of_own_code(row, before, after) for row in rows]
             found += rows
     return found
+
+
+def _of_own_code(row: Difference, then: Mapping[str, Any], now: Mapping[str, Any]) -> Difference:
+    """Return a difference as it is for a model with code of its own, which has no limit of its own."""
+    lengths = [(config.get("max_model_len"), config.get("max_num_batched_tokens")) for config in (then, now)]
+    if row.name == "max_model_len" and all(length == tokens for length, tokens in lengths):
+        return replace(row, remedy=FOLLOWS_TOKENS)
+    return replace(row, relevant=True)
 
 
 def _own_code(config: Mapping[str, Any]) -> bool:

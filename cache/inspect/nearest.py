@@ -13,6 +13,8 @@ from graphkiln.cache.inspect.causes import Cause
 from graphkiln.cache.inspect.compare import causes_of, factor_differences
 from graphkiln.cache.store.entries import Entry
 
+# The fields of a model's config that say which model it is.
+IDENTITY = ("model.model_type", "model.architectures", "model.factory", "model.class")
 # Reading the values of an entry costs milliseconds: only this many are compared value by value.
 _MOST_COMPARED = 12
 
@@ -47,6 +49,7 @@ def nearest(
         differing = sum(entry.header["hashes"][name] != hashes.get(name) for name in LOOKUP_FACTORS)
         return differing, entry.header.get("model") != model
 
+    # What another model was compiled for is never near, however little of it is named.
     compared: list[tuple[tuple[int, ...], Near]] = []
     for entry in sorted(entries, key=distance)[:_MOST_COMPARED]:
         try:
@@ -59,6 +62,7 @@ def nearest(
         near = Near(
             entry.short, entry.key, str(entry.path), str(entry.header.get("model", "")), entry.created, causes
         )
-        compared.append(((telling, len(causes), len(found)), near))
+        other = any(cause.difference.name.startswith(IDENTITY) for cause in causes)
+        compared.append(((other, telling, len(causes), len(found)), near))
     # The entries come newest first, and sorting keeps that order among equals.
     return tuple(near for _, near in sorted(compared, key=lambda item: item[0])[:limit])

@@ -124,7 +124,7 @@ def follows_text(found: Iterable[Difference]) -> str:
         if topic.startswith("build."):
             kind = kind.split()[0] if kind.startswith(("piece ", "graph ")) else kind
         elif one.factor != "code":
-            kind = topic
+            kind = "field of the model" if kind.startswith("model.") else topic
         counts[kind] += 1
     return ", ".join(kind if count == 1 else f"{count} x {kind}" for kind, count in counts.items())
 

@@ -79,8 +79,10 @@ def text_lines(diffs: Iterable[TextDiff], style: Style, *, every: bool) -> list[
     """Returns unified diffs, their beginnings where not every line is asked for."""
     lines: list[str] = []
     for one in diffs:
-        shown = one.lines if every else one.lines[:LINES_SHOWN]
+        shown = list(one.lines if every else one.lines[:LINES_SHOWN])
         more = len(one.lines) - len(shown)
+        while shown and not shown[-1].strip():
+            shown.pop()
         width = None if every else style.width
         lines += below(
             [

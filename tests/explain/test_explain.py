@@ -96,6 +96,11 @@ def test_sizes_may_change_the_code_of_a_model_that_a_factory_builds(publish: Pub
     def of_a_factory(recorded: object) -> None:
         setting("config", "model", {"factory": "my.models:make"})(recorded)  # type: ignore[arg-type]
 
+    def other_tokens(recorded: object) -> None:
+        setting("config", "model", {"factory": "my.models:make"})(recorded)  # type: ignore[arg-type]
+        for name in ("max_num_batched_tokens", "max_model_len"):
+            setting("config", name, 64)(recorded)  # type: ignore[arg-type]
+
     def other_blocks(recorded: object) -> None:
         of_a_factory(recorded)
         setting("config", "block_size", 32)(recorded)  # type: ignore[arg-type]
@@ -104,6 +109,25 @@ def test_sizes_may_change_the_code_of_a_model_that_a_factory_builds(publish: Pub
 
     (cause,) = diff(publish(other_blocks), publish(of_a_factory)).causes
     assert (cause.difference.name, cause.difference.relevant) == ("block_size", True)
+    # Nobody set its length: it is as long as a step.
+    (cause,) = diff(publish(other_tokens), publish(of_a_factory)).causes
+    assert cause.difference.name == "max_num_batched_tokens"
+    assert [one.name for one in cause.consequences] == ["max_model_len"]
+
+
+def test_an_entry_of_another_model_is_never_the_nearest(publish: Publish, root: Path) -> None:
+    from tests.explain.changes import CHANGES
+
+    by_title = {change.title: change for change in CHANGES}
+    other = publish(by_title["another model"].edit)
+
+    def three(recorded: object) -> None:
+        for title in ("dtype", "tokens", "torch"):
+            by_title[title].edit(recorded)  # type: ignore[arg-type]
+
+    same = publish(three)
+    found = explaining.explain(DEPLOYMENT, cache_root=root)
+    assert [near.id for near in found.nearest] == [same.short, other.short]
 
 
 def test_the_real_command_says_what_to_type(publish: Publish, root: Path) -> None:
