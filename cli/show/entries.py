@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from graphkiln.cli.show.terminal import Style
 if TYPE_CHECKING:
     from graphkiln.cache.inspect.catalogue import Row
 
+INDENT = "    "
 TITLES = (
     "id", "label", "model", "target", "dtype", ">size", ">files", "age", "used", ">hits", "status",
 )  # fmt: skip
@@ -73,8 +75,10 @@ def two_lines(rows: Sequence[Row], style: Style, *, labels: bool) -> list[str]:
         Style(color=style.color),
     )
     lines = heads[:1]
+    room = max((style.width or 0) - len(INDENT), 20)
     for row, head in zip(rows, heads[1:], strict=True):
-        lines += [head, style.dim(f"            {rest_text(row)}")]
+        rest = textwrap.wrap(rest_text(row), room, break_on_hyphens=False, break_long_words=False)
+        lines += [head, *(style.dim(INDENT + line) for line in rest)]
     return lines
 
 
