@@ -130,15 +130,15 @@ def find_row(catalogue: Catalogue, ref: str) -> Row:
 def file_sizes(folder: Path) -> dict[str, int]:
     """Return the size of everything in a folder that is not a real folder, by its path relative to it."""
     found: dict[str, int] = {}
-    pending = [""]
+    pending = [(str(folder), "")]
     while pending:
-        inside = pending.pop()
+        place, inside = pending.pop()
         try:
-            with os.scandir(folder / inside if inside else folder) as items:
+            with os.scandir(place) as items:
                 for item in items:
-                    name = f"{inside}/{item.name}" if inside else item.name
+                    name = inside + item.name
                     if item.is_dir(follow_symlinks=False):
-                        pending.append(name)
+                        pending.append((item.path, f"{name}/"))
                     else:
                         found[name] = item.stat(follow_symlinks=False).st_size
         except OSError:
@@ -193,10 +193,15 @@ def _listed(entry: Entry) -> tuple[dict[str, int | None], str]:
     listed |= {f"source/{sha256}.py": size for sha256, size in entry.header["sources"].items()}
     try:
         for rank in entry.ranks():
-            listed[f"{rank_folder(rank)}/{MANIFEST_FILE}"] = None
-            listed |= {name: record.size for name, record in entry.manifest(rank).files.items()}
+            name = f"{rank_folder(rank)}/{MANIFEST_FILE}"
+            listed[name] = None
+            # Not `entry.manifest`: the digests in it take longer than all else here, and are for `verify`.
+            files = entry.files.document(name).get("files")
+            listed |= {file: record["size"] for file, record in dict(files or {}).items()}
     except EntryDamaged as damage:
         return listed, _text(Fault.of(damage))
+    except (TypeError, KeyError, ValueError):
+        return listed, f"{name}: schema (files: not sizes and digests)"
     return listed, ""
 
 

@@ -75,12 +75,16 @@ def verify_entries(paths: Iterable[Path], progress: Progress | None = None) -> l
     done = 0
     jobs = [(survey, name) for survey in surveys for name in sorted(survey.listed)]
     found: dict[int, list[Fault]] = {id(survey): [] for survey in surveys}
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+    pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1))
+    try:
         for (survey, name), faults in zip(jobs, pool.map(_checked, jobs), strict=True):
             found[id(survey)] += faults
             done += survey.listed[name].size
             if progress is not None:
                 progress(done, total)
+    finally:
+        # Who interrupts a long run does not wait for the rest of it.
+        pool.shutdown(cancel_futures=True)
     return [_verdict(survey, found[id(survey)]) for survey in surveys]
 
 

@@ -133,12 +133,10 @@ def _read(folder: Path, name: str, most: int) -> bytes:
 
 
 def _measure(folder: Path, name: str) -> FileRecord:
-    digest, size = hashlib.sha256(), 0
     with open_inside(folder, name) as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileRecord(size, digest.hexdigest())
+        # One buffer for the whole file: a new one for every chunk takes as long as the digest.
+        digest = hashlib.file_digest(stream, "sha256")
+        return FileRecord(stream.tell(), digest.hexdigest())
 
 
 def _retried(action: Callable[[], _T]) -> _T:
