@@ -69,16 +69,18 @@ class Store:
             if not os.path.lexists(path):
                 raise EntryNotFound(ref)
             return Entry(Path(os.path.abspath(path)))
-        sound = self._sound()
         is_hex = _HEX.fullmatch(ref) is not None
-        matches = [entry for entry in sound if is_hex and entry.key.startswith(ref)]
-        matches = matches or [entry for entry in sound if entry.state.label == ref]
+        # Entries lie by the beginning of their key: the others need not be opened for it.
+        named = [path for path in self._folders() if is_hex and path.name.startswith(ref[:SHORT_DIGITS])]
+        opened = [self._open(path) for path in named]
+        matches = [entry for entry in opened if isinstance(entry, Entry) and entry.key.startswith(ref)]
+        matches = matches or [entry for entry in self._sound() if entry.state.label == ref]
         if len(matches) > 1:
             raise AmbiguousEntry(ref, tuple(entry.key for entry in matches))
         if matches:
             return matches[0]
-        for broken in self.entries():
-            if isinstance(broken, Broken) and is_hex and broken.path.name.startswith(ref[:SHORT_DIGITS]):
+        for broken in opened:
+            if isinstance(broken, Broken):
                 raise broken.error
         if os.path.lexists(path / HEADER_FILE):
             return Entry(Path(os.path.abspath(path)))

@@ -9,7 +9,6 @@ import typer
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.errors import NO, UNKNOWN, YES
 from graphkiln.cli.session import Session
-from graphkiln.cli.show.explain import explain_json, explain_lines
 from graphkiln.cli.show.progress import progress_for
 
 STATUS = {"hit": YES, "unknown": UNKNOWN}
@@ -34,6 +33,7 @@ def explain(
     with progress_for(session) as progress:
         if progress:
             progress.phase("trace" if trace else "plan")
+        from graphkiln.cli.show.explain import explain_json, explain_lines
         from graphkiln.core.explain import explain as explained
 
         found = explained(deployment, config, trace=trace, cache_root=session.cache_root, limit=nearest)
