@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
@@ -39,7 +39,7 @@ def relative_parts(name: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def open_inside(folder: Path, name: str) -> Iterator[BinaryIO]:
+def open_inside(folder: Path, name: str) -> Iterator[BufferedReader]:
     """Open a regular file by its path relative to `folder`, refusing links on the way, `folder` included."""
     *parents, last = relative_parts(name)
     steps = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
