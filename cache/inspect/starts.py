@@ -14,8 +14,8 @@ def outcome_of(start: Mapping[str, Any]) -> str:
     """
     outcome = str(start.get("outcome", ""))
     if outcome in ("compiled", "miss"):
-        pieces = start.get("pieces")
-        if isinstance(pieces, Mapping) and pieces.get("compiled") and pieces.get("loaded"):
+        counts = start.get("counts")
+        if isinstance(counts, Mapping) and counts.get("artifacts_loaded") and counts.get("kernels_compiled"):
             return "partial"
         reasons = start.get("reasons")
         names = [

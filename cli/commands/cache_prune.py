@@ -127,7 +127,7 @@ def prune(
         session.data(plan_lines(plan, unknown, session.style))
         session.talk(plan_text(plan))
     done: Removed | None = None
-    if not nothing and agreed(session, yes, "remove them?"):
+    if not nothing and agreed(session, yes, "remove them?", ask=not as_json):
         done = remove(store, plan, grace_s)
     if as_json:
         session.json("cache prune", plan_json(plan, unknown, done))
@@ -187,7 +187,7 @@ def rm(
         session.data(plan_lines(plan, {}, session.style))
         session.talk(plan_text(plan))
     done: Removed | None = None
-    if agreed(session, yes, "remove them?"):
+    if agreed(session, yes, "remove them?", ask=not as_json):
         done = remove_rows(store, doomed, grace_s)
     if as_json:
         session.json("cache rm", plan_json(plan, {}, done))

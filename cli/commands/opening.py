@@ -37,11 +37,14 @@ EntryName = Annotated[
 
 
 def open_store(session: Session) -> Store:
-    """Returns the store at the root of this run; creates nothing."""
+    """Returns the store at the root of this run, or in a folder given as `cache_dir`; creates nothing."""
     from graphkiln.cache.store.root import CacheRoot, resolve_root
     from graphkiln.cache.store.store import Store
 
-    return Store(CacheRoot(resolve_root(session.cache_root)))
+    root = CacheRoot(resolve_root(session.cache_root))
+    # A folder that a deployment names itself keeps its entries in itself, and the rest in this one.
+    inside = CacheRoot.of_folder(root.path)
+    return Store(root, root.path if inside.path.is_dir() and not root.cache.exists() else None)
 
 
 def grace_of(text: str | None) -> float:
@@ -75,11 +78,11 @@ def size(text: str) -> int:
     return parse_size(text)
 
 
-def agreed(session: Session, yes: bool, question: str) -> bool:
+def agreed(session: Session, yes: bool, question: str, *, ask: bool = True) -> bool:
     """Returns whether to go on: --yes says so, a terminal is asked, anything else means no."""
     if yes:
         return True
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if ask and sys.stdin.isatty() and sys.stderr.isatty():
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     session.talk("nothing was done: this is the plan, --yes carries it out")

@@ -297,6 +297,22 @@ def test_starts_of_no_ledger_and_a_bad_filter(cache: Cache, store: Store) -> Non
         assert cache("starts", "--filter", text).status == 2
 
 
+def test_a_folder_that_a_deployment_named_is_a_cache_too(run: Callable[..., Run], tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    entry = make_entry(Store(cache_at(tmp_path / "root").root, folder))
+    assert entry.path.parent == folder
+    for words in (["verify"], ["pin", entry.short], ["unpin", entry.short], ["rm", entry.short, "--yes"]):
+        assert run("cache", *words, "--cache-root", str(folder)).status == 0
+    assert [path.name for path in folder.iterdir()] == [".graphkiln"]
+    assert len(discarded(Store(cache_at(tmp_path / "root").root, folder).root)) == 1
+
+
+def test_a_start_that_loaded_some_pieces_and_compiled_others_is_partial(cache: Cache, store: Store) -> None:
+    make_entry(store)
+    store.record_start({"outcome": "compiled", "counts": {"artifacts_loaded": 2, "kernels_compiled": 1}})
+    assert cache("starts", "--filter", "outcome=partial").err == "1 start: 1 partial\n"
+
+
 @pytest.mark.parametrize(
     "command", ["verify", "restore", "prune", "rm", "pin", "unpin", "label", "starts", "dir", "size"]
 )
