@@ -12,6 +12,8 @@
        +- EntryDamaged          a file of an entry is not what the entry says it is
        +- EntryNotFound         no entry answers to that name
        +- AmbiguousEntry        more than one entry answers to that name
+       +- BadFilter             a filter expression is not understood
+       +- RestoreRefused        what was set aside cannot be brought back
        +- FactorsChanged        the factors no longer give the key under which they would be stored
 
 Every fact is an attribute. An error passes its facts to `Exception`, in the order of its
@@ -145,6 +147,33 @@ class AmbiguousEntry(CacheError):
 
     def __str__(self) -> str:
         return f"{self.ref!r} is not unique: {', '.join(key[:10] for key in self.matches)}"
+
+
+class BadFilter(CacheError):
+    """The part `part` of a filter is not understood, because of `reason`; `names` are good ones."""
+
+    def __init__(self, part: str, reason: str, names: tuple[str, ...] = ()) -> None:
+        super().__init__(part, reason, names)
+        self.part, self.reason, self.names = part, reason, names
+
+    @property
+    def remedy(self) -> str:
+        """What can stand there."""
+        return f"good ones are {', '.join(self.names)}" if self.names else ""
+
+    def __str__(self) -> str:
+        return f"filter {self.part!r}: {self.reason}"
+
+
+class RestoreRefused(CacheError):
+    """What lies in quarantine under `name` cannot be brought back, because of `reason`."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"{self.name} cannot be restored: {self.reason}"
 
 
 class FactorsChanged(CacheError):

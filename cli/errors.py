@@ -75,6 +75,8 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "EntryDamaged": (NO, says("the next start compiles it again and sets this one aside")),
     "EntryNotFound": (BAD_INPUT, says("graphkiln cache ls lists what is there")),
     "AmbiguousEntry": (BAD_INPUT, says("type more digits")),
+    "BadFilter": (BAD_INPUT, own_remedy),
+    "RestoreRefused": (NO, own_remedy),
     "FactorsChanged": (NO, says("a source file or a variable changed during the compile; run it again")),
     # core
     "ModelError": (BAD_INPUT, own_remedy),

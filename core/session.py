@@ -113,7 +113,7 @@ class Session:
                 # Whoever held the lock may have published it meanwhile.
                 return self._from_cache(parts, again=True) or self._compile(parts, check)
         except (Bypass, NotCanonical) as refusal:
-            self._reasons = [_bypass_difference(refusal)]
+            self._reasons = [bypass_difference(refusal)]
         except CacheError as error:
             if must_publish:
                 raise
@@ -321,7 +321,7 @@ class Session:
 
     def _why_bypass(self) -> Difference:
         if self.plan.refusal is not None:
-            return _bypass_difference(self.plan.refusal)
+            return bypass_difference(self.plan.refusal)
         name = "GRAPHKILN_DISABLE_COMPILE_CACHE"
         if read(name):
             return Difference("env", name, "0", "1", relevant=False, remedy=f"unset {name}")
@@ -359,6 +359,6 @@ class Session:
         self.store.record_start(ledger_line(self.plan, report, self.command))
 
 
-def _bypass_difference(refusal: Bypass | NotCanonical) -> Difference:
+def bypass_difference(refusal: Bypass | NotCanonical) -> Difference:
     factor = refusal.factor if isinstance(refusal, Bypass) else refusal.where.split(".")[0]
     return Difference(factor, "not cacheable", None, refusal.reason, kind="cannot verify")

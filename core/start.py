@@ -129,7 +129,7 @@ def start_module(
         plain: Callable[..., Any] = module.forward
         return plain
     phases = Phases(Silent())
-    session = Session(plan, _store(active.config, active.cache_root), phases, command="library")
+    session = Session(plan, store_for(active.config, active.cache_root), phases, command="library")
     prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else BACKBONE  # type: ignore[attr-defined]
     part = Part(prefix, module, arguments_like(module, args, kwargs))
     (forward,) = session.open([part], must_publish=False)
@@ -184,7 +184,7 @@ class _Start:
 
         if not plan.compilation.compiles:
             session.outcome = "bypass"
-            report = session.report((_mode_none(plan),))
+            report = session.report((mode_none(plan),))
             return Runner(served, served.backbone.forward, report, self.deployment), report
         if found is not None:
             forward = found[1]
@@ -226,7 +226,7 @@ class _Start:
 
     def _open_store(self) -> Store | None:
         try:
-            return _store(self.config, self.cache_root)
+            return store_for(self.config, self.cache_root)
         except CacheError as error:
             if self.must_publish:
                 raise
@@ -241,7 +241,7 @@ def _refuse_not_carried(plan: Plan) -> None:
         raise CompileError(setting, "it is understood, but no start carries it out yet", "leave it out")
 
 
-def _mode_none(plan: Plan) -> Difference:
+def mode_none(plan: Plan) -> Difference:
     """Returns why nothing was compiled, with what to type for it to be."""
     remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
     if plan.config.enforce_eager:
@@ -251,7 +251,7 @@ def _mode_none(plan: Plan) -> Difference:
     return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
 
 
-def _store(config: CompilationConfig, cache_root: Path | str | None) -> Store | None:
+def store_for(config: CompilationConfig, cache_root: Path | str | None) -> Store | None:
     """Returns the store to use, None when GRAPHKILN_DISABLE_COMPILE_CACHE is set."""
     if read("GRAPHKILN_DISABLE_COMPILE_CACHE"):
         return None

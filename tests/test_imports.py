@@ -64,7 +64,16 @@ def test_cli_imports_no_torch_and_core_only_late() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["precompile", "--help"], ["--version"], ["cache", "ls"], ["cache", "inspect", "none"]],
+    [
+        ["--help"],
+        ["precompile", "--help"],
+        ["--version"],
+        ["cache", "ls"],
+        ["cache", "ls", "--filter", "compiler.torch!=2.13.0"],
+        ["cache", "inspect", "none"],
+        ["cache", "diff", "none", "either"],
+    ],
+    ids=" ".join,
 )
 def test_no_torch_on_the_way_to_help_or_a_cache_command(words: list[str]) -> None:
     code = (
@@ -74,3 +83,35 @@ def test_no_torch_on_the_way_to_help_or_a_cache_command(words: list[str]) -> Non
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "imported: []"
+
+
+CACHE_COMMANDS = (
+    "ls", "ls --filter compiler.torch~2", "inspect {}", "diff {} {}", "verify", "verify {}", "restore",
+    "prune --superseded --broken", "prune --older-than 1d --stale env", "starts", "dir", "size",
+    "pin {}", "unpin {}", "label {} prod", "rm {} --yes",
+)  # fmt: skip
+
+
+def test_no_cache_command_imports_torch_or_runs_anything_of_an_entry(tmp_path: Path) -> None:
+    from tests.cache.inspect.made import cache_at, make_entry
+
+    marker = tmp_path / "marker"
+    planted = f"open({str(marker)!r}, 'w')\n"
+    entry = make_entry(cache_at(tmp_path / "root"), wrapper=planted, graph=planted, source=planted)
+    lines = [f"cache {command}".replace("{}", entry.short) for command in CACHE_COMMANDS]
+    code = (
+        "import sys; from graphkiln.cli.app import main\n"
+        "slow = {'torch', 'transformers', 'numpy', 'safetensors', 'graphkiln.core', 'pickle'}\n"
+        "before = set(sys.modules)\n"
+        "for line in sys.argv[2:]:\n"
+        "    status = main([*line.split(), '--cache-root', sys.argv[1], '-q'])\n"
+        "    new = sorted(slow & set(sys.modules) - before)\n"
+        "    print('result:', line, status, new)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "root"), *lines]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    results = [line for line in done.stdout.splitlines() if line.startswith("result:")]
+    # The planted path is told by verify, which makes it no.
+    wanted = [f"result: {line} {1 if line.startswith('cache verify') else 0} []" for line in lines]
+    assert results == wanted, done.stderr
+    assert not marker.exists()

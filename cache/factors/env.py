@@ -62,6 +62,9 @@ VARIABLES = {
         Variable("GRAPHKILN_DISABLE_COMPILE_CACHE", False, _switch, False, "1 reads and writes no cache"),
         Variable("GRAPHKILN_LOG_LEVEL", "WARNING", _log_level, False, "what is logged to stderr"),
         Variable("GRAPHKILN_LOCK_TIMEOUT", 1800.0, _seconds, False, "longest wait for a lock, in seconds"),
+        Variable(
+            "GRAPHKILN_TRASH_GRACE", 3600.0, _seconds, False, "how long removed entries are kept, in seconds"
+        ),
         Variable("GRAPHKILN_HOST_LABEL", None, str, False, "name of this host in the ledger of starts"),
         Variable("GRAPHKILN_CPP_FAST_MATH", False, _switch, True, "1 lets C++ kernels reorder arithmetic"),
     )

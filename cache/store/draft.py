@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from graphkiln.cache.errors import FactorsChanged, LockTimeout
 from graphkiln.cache.factors.canonical import canonical_json, digest
+from graphkiln.cache.factors.env import read
 from graphkiln.cache.factors.key import FORMAT, SHORT_DIGITS, Factors
 from graphkiln.cache.store.documents import seal
 from graphkiln.cache.store.entries import Entry
@@ -38,6 +39,7 @@ from graphkiln.cache.store.oserrors import typed_os_errors
 from graphkiln.cache.store.publish import publish_folder
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.sweep import draft_lock, remove_dead_drafts, remove_tree
+from graphkiln.cache.store.trash import empty_trash
 
 GRAPH_FILE, WIRING_FILE = "graph.py", "wiring.json"
 _MAX_NAME_BYTES = 255
@@ -72,6 +74,7 @@ class Draft:
         self._exit = ExitStack()
 
     def __enter__(self) -> Draft:
+        grace_s = read("GRAPHKILN_TRASH_GRACE")
         self._root.ensure()
         with ExitStack() as undo, typed_os_errors(self._root.path):
             # Before the folder is there: whoever finds a folder whose lock is free may remove it.
@@ -82,6 +85,7 @@ class Draft:
                 os.mkdir(folder, 0o700)
             self._exit = undo.pop_all()
         remove_dead_drafts(self._root)
+        empty_trash(self._root, grace_s)
         return self
 
     def __exit__(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
@@ -39,7 +39,7 @@ def relative_parts(name: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def open_inside(folder: Path, name: str) -> Iterator[BinaryIO]:
+def open_inside(folder: Path, name: str) -> Iterator[BufferedReader]:
     """Open a regular file by its path relative to `folder`, refusing links on the way, `folder` included."""
     *parents, last = relative_parts(name)
     steps = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -133,12 +133,10 @@ def _read(folder: Path, name: str, most: int) -> bytes:
 
 
 def _measure(folder: Path, name: str) -> FileRecord:
-    digest, size = hashlib.sha256(), 0
     with open_inside(folder, name) as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileRecord(size, digest.hexdigest())
+        # One buffer for the whole file: a new one for every chunk takes as long as the digest.
+        digest = hashlib.file_digest(stream, "sha256")
+        return FileRecord(stream.tell(), digest.hexdigest())
 
 
 def _retried(action: Callable[[], _T]) -> _T:

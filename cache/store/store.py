@@ -21,6 +21,8 @@ from graphkiln.cache.store.oserrors import typed_os_errors, unusable
 from graphkiln.cache.store.publish import PUBLISH_LOCK_S, publish_lock_name
 from graphkiln.cache.store.quarantine import move_aside
 from graphkiln.cache.store.root import CacheRoot
+from graphkiln.cache.store.state import read_state
+from graphkiln.cache.store.trash import discard
 
 _FOLDER = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}")
 _HEX = re.compile(r"[0-9a-f]{1,64}")
@@ -67,16 +69,18 @@ class Store:
             if not os.path.lexists(path):
                 raise EntryNotFound(ref)
             return Entry(Path(os.path.abspath(path)))
-        sound = self._sound()
         is_hex = _HEX.fullmatch(ref) is not None
-        matches = [entry for entry in sound if is_hex and entry.key.startswith(ref)]
-        matches = matches or [entry for entry in sound if entry.state.label == ref]
+        # Entries lie by the beginning of their key: the others need not be opened for it.
+        named = [path for path in self._folders() if is_hex and path.name.startswith(ref[:SHORT_DIGITS])]
+        opened = [self._open(path) for path in named]
+        matches = [entry for entry in opened if isinstance(entry, Entry) and entry.key.startswith(ref)]
+        matches = matches or [entry for entry in self._sound() if entry.state.label == ref]
         if len(matches) > 1:
             raise AmbiguousEntry(ref, tuple(entry.key for entry in matches))
         if matches:
             return matches[0]
-        for broken in self.entries():
-            if isinstance(broken, Broken) and is_hex and broken.path.name.startswith(ref[:SHORT_DIGITS]):
+        for broken in opened:
+            if isinstance(broken, Broken):
                 raise broken.error
         if os.path.lexists(path / HEADER_FILE):
             return Entry(Path(os.path.abspath(path)))
@@ -108,6 +112,21 @@ class Store:
         except CacheError as error:
             _log.warning("entry %s could not be set aside: %s", short, error)
             return None
+
+    def discard(self, entry: Entry | Broken, *, spare_kept: bool = True) -> Path | None:
+        """Move an entry into the trash, to be deleted later; return where it lies now.
+
+        None where another one took its place meanwhile or, with `spare_kept`, somebody pinned or
+        labelled it. `RootUnusable` and `LockTimeout` where it cannot be moved.
+        """
+        if os.path.realpath(entry.path.parent) != os.path.realpath(self.root.cache):
+            raise ValueError(f"not an entry of this cache: {entry.path}")
+        short = entry.path.name
+        with build_lock(self.root, publish_lock_name(short), PUBLISH_LOCK_S, "removing an entry"):
+            state = read_state(entry.path)
+            if not _still_there(entry, False) or (spare_kept and (state.pinned or state.label)):
+                return None
+            return discard(self.root, entry.path)
 
     def record_start(self, line: Mapping[str, Any]) -> bool:
         """Note one start in the ledger; False where that is not possible, which is never an error."""

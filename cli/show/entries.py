@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text
@@ -11,57 +11,12 @@ from graphkiln.cli.show.table import below, table
 from graphkiln.cli.show.terminal import Style
 
 if TYPE_CHECKING:
-    from graphkiln.cache.store.entries import Entry
-    from graphkiln.cache.store.store import Broken
+    from graphkiln.cache.inspect.catalogue import Row
 
-SOUND = "ok"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One entry in the list; `fault` says what is wrong where `status` is not ok. A broken one has no key."""
-
-    id: str
-    key: str
-    model: str
-    target: str
-    dtype: str
-    bytes: int
-    created: str
-    last_used: str | None
-    label: str | None
-    pinned: bool
-    status: str
-    fault: str
-    path: str
-
-
-def row_of(entry: Entry | Broken) -> Row:
-    """Returns the row of an entry, from its header alone: no other file is checked for a list."""
-    from graphkiln.cache.store.store import Broken
-
-    if isinstance(entry, Broken):
-        error = entry.error
-        fault = f"{error.file}: {error.fault}" + (f" ({error.detail})" if error.detail else "")
-        path = entry.path
-        return Row(path.name, "", "", "", "", 0, "", None, None, False, "broken", fault, str(path))
-    missing = sorted(set(entry.ranks_expected) - set(entry.ranks()))
-    state = entry.state
-    return Row(
-        id=entry.short,
-        key=entry.key,
-        model=str(entry.header.get("model", "")),
-        target=target_text(entry.header),
-        dtype=str(entry.header.get("dtype", "")),
-        bytes=entry.total_bytes,
-        created=entry.created,
-        last_used=state.last_used,
-        label=state.label,
-        pinned=state.pinned,
-        status="incomplete" if missing else SOUND,
-        fault=f"no rank {', '.join(missing)}" if missing else "",
-        path=str(entry.path),
-    )
+INDENT = "    "
+TITLES = (
+    "id", "label", "model", "target", "dtype", ">size", ">files", "age", "used", ">hits", "status",
+)  # fmt: skip
 
 
 def target_text(header: Mapping[str, Any]) -> str:
@@ -71,36 +26,100 @@ def target_text(header: Mapping[str, Any]) -> str:
 
 
 def rows_lines(rows: Sequence[Row], style: Style) -> list[str]:
-    """Returns the table of entries, labels only where there are any, and below it what is wrong."""
+    """Returns the list of entries, and below it what is wrong.
+
+    One line an entry where the width allows it, else two: the second says the rest in words.
+    """
     if not rows:
         return []
-    titles = ["id", "model", "target", "dtype", ">size", "created", "status"]
-    cells = [
-        [
-            row.id,
-            row.model,
-            row.target,
-            row.dtype,
-            bytes_text(row.bytes) if row.key else "",
-            age_text(row.created) if row.created else "",
-            row.status,
-        ]
-        for row in rows
+    labels = any(row.label for row in rows)
+    cells = [cells_of(row) for row in rows]
+    titles = list(TITLES)
+    if not labels:
+        titles.remove("label")
+        cells = [[cell for at, cell in enumerate(line) if at != 1] for line in cells]
+    lines = table(titles, cells, Style(color=style.color))
+    if style.width is not None and max(map(len, table(titles, cells, Style()))) > style.width:
+        lines = two_lines(rows, style, labels=labels)
+    faults = [f"{row.id} is {row.health}: {row.fault}" for row in rows if row.fault]
+    return [*lines, *below(faults)]
+
+
+def cells_of(row: Row) -> list[str]:
+    known = bool(row.key)
+    return [
+        row.id,
+        row.label or "",
+        row.model,
+        row.target,
+        row.dtype,
+        bytes_text(row.size),
+        str(row.files),
+        age(row.created),
+        age(row.last_used or ""),
+        str(row.hits) if known else "",
+        row.status,
     ]
-    if any(row.label or row.pinned for row in rows):
-        titles.insert(1, "label")
-        for row, line in zip(rows, cells, strict=True):
-            line.insert(1, (row.label or "") + (" (pinned)" if row.pinned else ""))
-    faults = [f"{row.id} is {row.status}: {row.fault}" for row in rows if row.fault]
-    return [*table(titles, cells, style), *below(faults)]
 
 
-def summary_text(rows: Sequence[Row]) -> str:
-    total = sum(row.bytes for row in rows)
-    unsound = sum(row.status != SOUND for row in rows)
-    count = count_text(len(rows), "entry", "entries")
-    return f"{count}, {bytes_text(total)}" + (f", {unsound} not usable" if unsound else "")
+def age(then: str) -> str:
+    return age_text(then).removesuffix(" ago") if then else ""
+
+
+def two_lines(rows: Sequence[Row], style: Style, *, labels: bool) -> list[str]:
+    titles = ["id", "status", *(["label"] if labels else []), "model"]
+    heads = table(
+        titles,
+        [[row.id, row.status, *([row.label or ""] if labels else []), row.model] for row in rows],
+        # Unlimited, so that a row is a line and the second one can stand under it.
+        Style(color=style.color),
+    )
+    lines = heads[:1]
+    room = max((style.width or 0) - len(INDENT), 20)
+    for row, head in zip(rows, heads[1:], strict=True):
+        rest = textwrap.wrap(rest_text(row), room, break_on_hyphens=False, break_long_words=False)
+        lines += [head, *(style.dim(INDENT + line) for line in rest)]
+    return lines
+
+
+def rest_text(row: Row) -> str:
+    """Returns what the first line of a row does not say."""
+    used = f"used {age_text(row.last_used)}" if row.last_used else "never used"
+    parts = [
+        " ".join(filter(None, (row.target, row.dtype))),
+        f"{bytes_text(row.size)} in {count_text(row.files, 'file')}",
+        *([age_text(row.created), f"{used}, {count_text(row.hits, 'hit')}"] if row.key else []),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def summary_text(rows: Sequence[Row], shown: str = "") -> str:
+    """Returns how many entries there are and how large; `shown` says of how many."""
+    total = sum(row.size for row in rows)
+    unsound = sum(row.health != "sound" for row in rows)
+    count = count_text(len(rows), "entry", "entries") if not shown else f"{len(rows)}{shown} entries"
+    return f"{count}, {bytes_text(total)}" + (f", {unsound} not sound" if unsound else "")
 
 
 def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [asdict(row) for row in rows]
+    return [
+        {
+            "id": row.id,
+            "key": row.key,
+            "lookup": row.lookup,
+            "label": row.label,
+            "pinned": row.pinned,
+            "model": row.model,
+            "target": row.target,
+            "dtype": row.dtype,
+            "bytes": row.size,
+            "files": row.files,
+            "created": row.created,
+            "last_used": row.last_used,
+            "hits": row.hits,
+            "status": list(row.statuses),
+            "fault": row.fault,
+            "path": str(row.path),
+        }
+        for row in rows
+    ]

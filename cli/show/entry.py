@@ -2,107 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cli.show.causes import row_lines, short, value_text
 from graphkiln.cli.show.entries import target_text
 from graphkiln.cli.show.key import effective_lines, factor_lines
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text, seconds_text
-from graphkiln.cli.show.start import decision_lines, phase_lines
+from graphkiln.cli.show.start import decision_lines
 from graphkiln.cli.show.table import below, facts, table
-from graphkiln.cli.show.terminal import Style
+from graphkiln.cli.show.terminal import Style, printable
 
 if TYPE_CHECKING:
-    from graphkiln.cache.store.entries import Entry
+    from graphkiln.cache.inspect.account import Account
+    from graphkiln.cache.inspect.pieces import Piece
 
-STARTS_SHOWN = 5
-T = TypeVar("T")
-
-
-def entry_facts(entry: Entry, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns what the entry holds as data; what cannot be read is left out and stands in `faults`."""
-    state = entry.state
-    factors = readable(entry.factors)
-    ranks = [readable(partial(rank_facts, entry, rank)) for rank in entry.ranks()]
-    return {
-        "id": entry.short,
-        "key": entry.key,
-        "lookup": entry.lookup,
-        "path": str(entry.path),
-        "bytes": entry.total_bytes,
-        "label": state.label,
-        "pinned": state.pinned,
-        "last_used": state.last_used,
-        "header": dict(entry.header),
-        "factors": factors.as_json() if factors else {},
-        "build_digest": readable(lambda: entry.build_digest),
-        "ranks": [rank for rank in ranks if rank],
-        "faults": [asdict(fault) for fault in entry.verify()],
-        "starts": [dict(start) for start in starts if start.get("key") == entry.key],
-    }
+STARTS_SHOWN, PATHS_SHOWN = 3, 3
 
 
-def readable(read: Callable[[], T]) -> T | None:
-    """Returns what `read` returns, or None where it meets damage, which verification names."""
-    try:
-        return read()
-    except EntryDamaged:
-        return None
+@dataclass(frozen=True)
+class Shown:
+    """Which details are asked for beside the one screen."""
+
+    factors: bool = False
+    pieces: bool = False
+    graphs: bool = False
+    source: bool = False
+    guards: bool = False
 
 
-def rank_facts(entry: Entry, rank: str) -> dict[str, Any]:
-    manifest = entry.manifest(rank)
-    return {
-        "rank": rank,
-        "build_digest": manifest.build_digest,
-        "bytes": sum(record.size for record in manifest.files.values()),
-        "files": len(manifest.files),
-        "parts": {prefix: list(artifacts) for prefix, artifacts in manifest.parts.items()},
-    }
-
-
-def entry_lines(entry: Mapping[str, Any], style: Style, *, every_value: bool) -> list[str]:
-    header: Mapping[str, Any] = entry["header"]
+def entry_lines(found: Account, style: Style, shown: Shown) -> list[str]:
+    header = found.entry.header
     return [
-        *facts(head_pairs(entry), style),
-        *below(fault_lines(entry["faults"], style)),
-        "",
-        *factor_lines(header["hashes"], entry["factors"], style, every_value=every_value),
-        *below(part_lines(entry["ranks"], style)),
-        *below(phase_lines(pairs_of(header.get("phases")), style)),
+        *facts(head_pairs(found), style),
+        *below(fault_lines(found.faults, style)),
+        *below(factor_lines(header["hashes"], found.factors, style, every_value=shown.factors)),
         *below(decision_lines(header.get("decisions") or (), style)),
-        *(effective_lines(header.get("effective") or {}, style) if every_value else []),
-        *below(start_lines(entry["starts"], style)),
+        *(effective_lines(header.get("effective") or {}, style) if shown.factors else []),
+        *below(rank_lines(found.ranks, style)),
+        *below(piece_lines(found.pieces, style)),
+        *below(
+            [line for piece in found.pieces for line in detail_lines(piece, style)] if shown.pieces else []
+        ),
+        *below(path_lines(found.paths, style, every=shown.factors)),
+        *below(start_lines(found.starts, style)),
+        *below(guard_lines(found, style) if shown.guards else []),
+        *text_lines(found, shown, style),
     ]
 
 
-def head_pairs(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    header: Mapping[str, Any] = entry["header"]
+def head_pairs(found: Account) -> list[tuple[str, str]]:
+    entry, header, state = found.entry, found.entry.header, found.entry.state
     created = f"{header['created'][:19]}Z, {age_text(header['created'])}"
     versions = ", ".join(f"{name} {version}" for name, version in (header.get("versions") or {}).items())
     what = " ".join(str(header[name]) for name in ("model", "dtype") if header.get(name))
-    pieces = header.get("pieces")
-    faults = len(entry["faults"])
+    faults = len(found.faults)
+    checked = "compared with eager" if header.get("checked") else "not compared with eager"
+    sound = f"no, {count_text(faults, 'fault')}" if faults else f"yes, every digest agrees; {checked}"
+    last = max(
+        filter(None, (state.last_used, *(str(start.get("at", "")) for start in found.starts))), default=""
+    )
     return [
-        ("entry", entry["id"]),
-        ("model", what),
-        ("target", target_text(header)),
-        ("label", (entry["label"] or "") + (" (pinned)" if entry["pinned"] else "")),
-        ("sound", f"no, {count_text(faults, 'fault')}" if faults else "yes, every digest agrees"),
-        ("key", entry["key"]),
-        ("lookup", entry["lookup"]),
-        ("build", entry["build_digest"] or ""),
-        ("size", bytes_text(entry["bytes"])),
-        ("pieces", f"{pieces['total']} total, {pieces['distinct']} distinct" if pieces else ""),
-        ("checked", "against eager" if header.get("checked") else "no, published without"),
+        ("entry", entry.short),
+        ("model", f"{what} for {target_text(header)}"),
+        ("label", (state.label or "") + (" (pinned)" if state.pinned else "")),
+        ("sound", sound),
+        ("key", entry.key),
+        ("build", found.build_digest or ""),
+        ("size", f"{bytes_text(found.bytes)} in {count_text(found.files, 'file')}"),
         ("created", created + (f", by {header['command']}" if header.get("command") else "")),
-        ("used", age_text(entry["last_used"]) if entry["last_used"] else ""),
+        ("used", f"{age_text(last)}, {count_text(found.hits, 'hit')}" if last else ""),
+        ("cold", phases_text(pairs_of(header.get("phases")))),
+        ("asked", asked_text(header.get("requested"))),
+        ("guards", guards_text(found)),
+        ("calls", "; ".join(doors_text(found.doors))),
         ("versions", versions),
-        ("path", entry["path"]),
+        ("path", str(entry.path)),
     ]
+
+
+def asked_text(requested: Any) -> str:
+    """Returns what was typed, as far as it says something: unset fields are left out."""
+    asked = requested if isinstance(requested, Mapping) else {}
+    parts = [asked.get("deployment"), *(part for name, part in asked.items() if name != "deployment")]
+    return ", ".join(
+        f"{name} {value_text(value)}"
+        for part in parts
+        for name, value in (part.items() if isinstance(part, Mapping) else ())
+        if name != "model" and value not in (None, "", {}, [], False, 0, 1)
+    )
+
+
+def phases_text(phases: Sequence[tuple[str, float]]) -> str:
+    """Returns the wall time of the compile and its phases, the longest first; a trace of time is left out."""
+    wall = sum(seconds for _, seconds in phases)
+    longest = sorted(phases, key=lambda phase: -phase[1])
+    parts = [f"{name} {seconds_text(seconds)}" for name, seconds in longest if seconds >= 0.01]
+    return f"{seconds_text(wall)} s: {', '.join(parts)}" if phases else ""
+
+
+def guards_text(found: Account) -> str:
+    from graphkiln.cache.inspect.guards import counts_by_kind
+
+    counts = counts_by_kind(found.guards)
+    kinds = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{sum(counts.values())} dropped at run time and checked at load: {kinds}" if counts else ""
+
+
+def doors_text(doors: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what every call must bring, part by part."""
+    for name, door in doors.items():
+        if not isinstance(door, Mapping):
+            continue
+        arguments = ", ".join(argument_text(row) for row in door.get("arguments") or ())
+        yield f"{name} {door.get('smallest')} to {door.get('largest')} tokens, {arguments}"
+
+
+def argument_text(row: Mapping[str, Any]) -> str:
+    if "constant" in row:
+        return f"{row.get('name')}={value_text(row['constant'][-1])}"
+    shape = "x".join("T" if size is None else str(size) for size in row.get("shape") or ())
+    return f"{row.get('name')} {str(row.get('dtype', '')).removeprefix('torch.')}[{shape}]"
 
 
 def fault_lines(faults: Sequence[Mapping[str, str]], style: Style) -> list[str]:
@@ -110,13 +131,65 @@ def fault_lines(faults: Sequence[Mapping[str, str]], style: Style) -> list[str]:
     return table(("damaged file", "fault", ""), rows, style) if rows else []
 
 
-def part_lines(ranks: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
+def rank_lines(ranks: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
+    """Returns the ranks of an entry that has more than one; a single one says nothing new."""
     rows = [
         (rank["rank"], prefix, str(len(used)), rank["build_digest"][:10])
         for rank in ranks
         for prefix, used in rank["parts"].items()
     ]
-    return table(("rank", "part", ">artifacts", "build"), rows, style) if rows else []
+    return table(("rank", "part", ">artifacts", "build"), rows, style) if len(rows) > 1 else []
+
+
+def piece_lines(pieces: Sequence[Piece], style: Style) -> list[str]:
+    """Returns the distinct pieces, each with its range of tokens, its size and where it is used."""
+    several = len({(piece.rank, piece.prefix) for piece in pieces}) > 1
+    rows = [
+        (
+            f"{piece.rank}/{piece.prefix} {piece.number}" if several else str(piece.number),
+            f"{len(piece.uses)}x",
+            "..".join(map(str, piece.range)),
+            piece.dynamic,
+            bytes_text(piece.size),
+            uses_text(piece.uses),
+        )
+        for piece in pieces
+    ]
+    return table(("piece", ">used", "tokens", "shapes", ">size", "after"), rows, style) if rows else []
+
+
+def uses_text(uses: Sequence[str]) -> str:
+    """Returns where a piece is used; of many places the first and the last."""
+    return ", ".join(uses) if len(uses) < 3 else f"{uses[0]} to {uses[-1]}"
+
+
+def detail_lines(piece: Piece, style: Style) -> list[str]:
+    files = [(name, bytes_text(size)) for name, size in piece.files.items()]
+    rows = [
+        ("fingerprint", piece.fingerprint),
+        ("artifact", piece.artifact),
+        ("inputs", str(piece.inputs)),
+        ("used after", ", ".join(piece.uses)),
+        *((f"{bytes_text(size)}", name) for name, size in piece.files.items()),
+    ]
+    return [style.bold(f"piece {piece.number}"), *row_lines(rows, style)] if files or piece.uses else []
+
+
+def path_lines(paths: Sequence[tuple[str, str]], style: Style, *, every: bool) -> list[str]:
+    shown = paths if every else paths[:PATHS_SHOWN]
+    rows = [(where, short(value)) for where, value in shown]
+    if not rows:
+        return []
+    more = len(paths) - len(shown)
+    return [*table(("looks like a path", "value"), rows, style), *([f"and {more} more"] if more else [])]
+
+
+def guard_lines(found: Account, style: Style) -> list[str]:
+    rows = [
+        (guard.kind, f"{guard.times}x", f"{guard.name} = {short(value_text(guard.then))}")
+        for guard in found.guards
+    ]
+    return table(("guard", ">for", "checked at load"), rows, style) if rows else []
 
 
 def start_lines(starts: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
@@ -127,6 +200,8 @@ def start_lines(starts: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
             age_text(str(start.get("at", ""))),
             str(start.get("outcome", "")),
             seconds_text(sum(seconds for _, seconds in pairs_of(start.get("phases")))),
+            str(start.get("command", "")),
+            f"{start.get('host', '')} pid {start.get('pid', '')}" if start.get("pid") else "",
         )
         for start in newest
     ]
@@ -134,9 +209,23 @@ def start_lines(starts: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
         return []
     older = len(starts) - len(rows)
     return [
-        *table(("start", "outcome", ">seconds"), rows, style),
+        *table(("start", "outcome", ">seconds", "command", "host"), rows, style),
         *([f"and {older} before"] if older else []),
     ]
+
+
+def text_lines(found: Account, shown: Shown, style: Style) -> list[str]:
+    """Returns the graphs and the sources that are asked for, each under its name."""
+    from graphkiln.cache.inspect.account import graphs, sources
+
+    lines: list[str] = []
+    for name, text in [
+        *(graphs(found.entry) if shown.graphs else ()),
+        *(sources(found.entry) if shown.source else ()),
+    ]:
+        body = [printable(line.replace("\t", "    ")) for line in text.splitlines()]
+        lines += below(body, style.bold(name))
+    return lines
 
 
 def pairs_of(phases: Any) -> list[tuple[str, float]]:

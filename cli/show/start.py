@@ -11,6 +11,7 @@ from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style
 
 if TYPE_CHECKING:
+    from graphkiln.cache.factors.difference import Difference
     from graphkiln.core.report import CheckReport, StartReport
 
 
@@ -85,6 +86,13 @@ def decision_lines(decisions: Iterable[Mapping[str, Any]], style: Style) -> list
 
 
 def reason_lines(report: StartReport, style: Style) -> list[str]:
+    """Returns why a start was no hit."""
+    if report.outcome == "miss" and not report.reasons:
+        return ["no entry has this lookup"]
+    return difference_lines(report.reasons, style)
+
+
+def difference_lines(reasons: Iterable[Difference], style: Style) -> list[str]:
     """Returns each named difference: the factor, the fact, both values, and what removes it."""
     rows = [
         (
@@ -94,10 +102,8 @@ def reason_lines(report: StartReport, style: Style) -> list[str]:
             + ("" if row.relevant else ", cannot change generated code")
             + (f"; {row.remedy}" if row.remedy else ""),
         )
-        for row in report.reasons
+        for row in reasons
     ]
-    if report.outcome == "miss" and not rows:
-        return ["no entry has this lookup"]
     return table(("factor", "name", "difference"), rows, style) if rows else []
 
 

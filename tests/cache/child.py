@@ -11,6 +11,7 @@ from typing import Any
 
 from graphkiln.cache.errors import CacheError
 from graphkiln.cache.factors.key import Factors
+from graphkiln.cache.inspect.verify import verify_entries
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.ledger import append_start
 from graphkiln.cache.store.locks import build_lock
@@ -80,6 +81,13 @@ def do_read(root: str, lookup: str) -> None:
         "set_aside": store.set_aside(entry, {"why": "a try"}),
     }
     say(json.dumps(result))
+
+
+def do_verify(entry: str) -> None:
+    """Verify an entry as a user without rights; print file and kind of each fault."""
+    become_unprivileged()
+    [verdict] = verify_entries([Path(entry)])
+    say(json.dumps([[fault.file, fault.kind] for fault in verdict.faults]))
 
 
 def do_write(root: str, config: str) -> None:

@@ -20,6 +20,8 @@ ALL = [
     errors.KeyPrefixCollision("a" * 10, "a" * 64, "a" * 63 + "b"),
     errors.EntryDamaged("a" * 10, "entry.json", "digest", "more"),
     errors.EntryNotFound("ref"),
+    errors.BadFilter("siez>1", "no name 'siez'", ("size",)),
+    errors.RestoreRefused("0123456789-20260101T000000Z", "it is still damaged"),
     errors.AmbiguousEntry("a", ("a" * 64, "ab" * 32)),
     errors.FactorsChanged("a" * 64, "b" * 64),
 ]

@@ -1,0 +1,160 @@
+"""What two entries differ in: the causes by factor, and what became of them in graph, pieces and build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from graphkiln.cache.factors.difference import Difference, differences
+from graphkiln.cache.factors.key import FACTOR_NAMES
+from graphkiln.cache.inspect.causes import Cause, topic_of
+from graphkiln.cache.inspect.compare import causes_of, factor_differences
+from graphkiln.cache.inspect.pieces import Piece, pieces_of
+from graphkiln.cache.inspect.texts import TextDiff, generated_diffs, graph_diffs, module_diffs
+from graphkiln.cache.store.entries import Entry
+
+SAME, OTHER_BUILD, DIFFERENT = "same", "same key, different build", "different"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two entries, in short."""
+
+    id: str
+    key: str
+    path: str
+    model: str
+    created: str
+    build_digest: str | None
+
+
+@dataclass(frozen=True)
+class PieceRow:
+    """A piece of one side or both: same, rebuilt, changed (another one in its place), only in A or B."""
+
+    state: str
+    a: Piece | None
+    b: Piece | None
+
+
+@dataclass(frozen=True)
+class EntryDiff:
+    """How entry B differs from entry A. `same` says factor by factor whether they agree.
+
+    `asked` and `became` are the differences between what was typed and between what was in effect;
+    `build` those between what the compilers chose, `generated` the texts behind them where the pieces
+    are the same.
+    """
+
+    a: Side
+    b: Side
+    verdict: str
+    same: dict[str, bool]
+    causes: tuple[Cause, ...]
+    asked: tuple[Difference, ...]
+    became: tuple[Difference, ...]
+    modules: tuple[TextDiff, ...]
+    graphs: tuple[TextDiff, ...]
+    pieces: tuple[PieceRow, ...]
+    generated: tuple[TextDiff, ...]
+    build: tuple[Difference, ...]
+
+
+def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
+    """Return how `b` differs from `a`; `factor` looks at that one alone.
+
+    Raises EntryDamaged for a file of either that is not sound.
+    """
+    names = FACTOR_NAMES if factor is None else (factor,)
+    same = {name: a.header["hashes"][name] == b.header["hashes"][name] for name in names}
+    found = _differences(a, b, [name for name in names if not same[name]])
+    pieces = _piece_rows(pieces_of(a), pieces_of(b))
+    rebuilt = [(row.a, row.b) for row in pieces if row.state == "rebuilt" and row.a and row.b]
+    graphs = graph_diffs(a, b) if factor in (None, "code") else ()
+    build = _build_differences(a, b) if factor is None else ()
+    consequences = _consequences(pieces, graphs, build) if found and factor is None else []
+    modules = {one.name.partition(":")[0] for one in found if topic_of(one) == "code.function changed"}
+    everything = all(same.values())
+    verdict = DIFFERENT if not everything else OTHER_BUILD if build else SAME
+    versions = [entry.header.get("versions") or {} for entry in (a, b)]
+    return EntryDiff(
+        side(a), side(b), verdict, same,
+        causes_of([*found, *consequences], *versions),
+        tuple(differences("config", a.header.get("requested"), b.header.get("requested")))
+        if factor in (None, "config") else (),
+        tuple(differences("config", a.header.get("effective"), b.header.get("effective")))
+        if factor in (None, "config") else (),
+        module_diffs(a, b, modules), graphs,
+        pieces if factor in (None, "code") else (),
+        generated_diffs(a, b, rebuilt) if factor is None else (),
+        build,
+    )  # fmt: skip
+
+
+def side(entry: Entry) -> Side:
+    """Return an entry in short."""
+    model = str(entry.header.get("model", ""))
+    return Side(entry.short, entry.key, str(entry.path), model, entry.created, entry.build_digest)
+
+
+def _differences(a: Entry, b: Entry, names: Sequence[str]) -> list[Difference]:
+    if not names:
+        return []
+    then, now = a.factors().as_json(), b.factors().as_json()
+    found = factor_differences(then, now, names)
+    for name in names:
+        if not any(difference.factor == name for difference in found):
+            # Never silence: the hashes say that something differs.
+            found.append(Difference(name, "values", a.header["hashes"][name], b.header["hashes"][name]))
+    return found
+
+
+def _piece_rows(a: Sequence[Piece], b: Sequence[Piece]) -> tuple[PieceRow, ...]:
+    """Return the pieces side by side: by fingerprint where both have it, else by their place."""
+    there = {(piece.rank, piece.prefix, piece.fingerprint): piece for piece in b}
+    rows: list[PieceRow] = []
+    left_a: list[Piece] = []
+    for piece in a:
+        twin = there.pop((piece.rank, piece.prefix, piece.fingerprint), None)
+        if twin is None:
+            left_a.append(piece)
+            continue
+        equal = piece.sources == twin.sources and piece.range == twin.range
+        rows.append(PieceRow("same" if equal else "rebuilt", piece, twin))
+    for one, other in zip_longest(left_a, there.values()):
+        state = "only in B" if one is None else "only in A" if other is None else "changed"
+        rows.append(PieceRow(state, one, other))
+    return tuple(sorted(rows, key=_place))
+
+
+def _place(row: PieceRow) -> tuple[str, str, int]:
+    piece = row.a or row.b
+    assert piece is not None
+    return piece.rank, piece.prefix, piece.number
+
+
+def _build_differences(a: Entry, b: Entry) -> tuple[Difference, ...]:
+    """Return what the compilers chose differently, rank by rank."""
+    ranks = sorted({*a.ranks(), *b.ranks()})
+    builds: list[dict[str, Any]] = [
+        {rank: dict(entry.manifest(rank).build) for rank in ranks if rank in entry.ranks()}
+        for entry in (a, b)
+    ]
+    return tuple(differences("build", builds[0], builds[1]))
+
+
+def _consequences(
+    pieces: Sequence[PieceRow], graphs: Sequence[TextDiff], build: Sequence[Difference]
+) -> list[Difference]:
+    """Return what followed from the causes as differences of their own kind, each thing once."""
+    found = [Difference("build", f"graph {graph.name}", "as in A", "another text") for graph in graphs]
+    for row in pieces:
+        if row.state != "same":
+            name = f"piece {(row.a or row.b).number}"  # type: ignore[union-attr]
+            prints = [piece.fingerprint if piece else None for piece in (row.a, row.b)]
+            found.append(Difference("build", name, prints[0], prints[1]))
+    if build and not found:
+        found.append(Difference("build", "what the compiler chose", "as in A", f"{len(build)} differences"))
+    return found
