@@ -13,7 +13,6 @@ from torch import nn
 
 from graphkiln.core import support_torch_compile
 from graphkiln.core.compile.build import split_capture
-from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.models.load import build
 from graphkiln.core.models.source import identify
@@ -68,7 +67,7 @@ def llama(folder: str) -> tuple[int, list[str]]:
     deployment = Deployment(folder)
     served = build(identify(deployment), deployment, weights="empty")
     traced = trace_part(Part("backbone", served.backbone, served.example_inputs), plan())
-    split, pieces, _ = split_capture(traced.capture, CompilationConfig().effective_splitting_ops)
+    split, pieces, _ = split_capture(traced.capture, plan().compilation.splitting_ops)
     return len(split.pieces), [piece.fingerprint for piece in pieces]
 
 
