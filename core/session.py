@@ -124,7 +124,7 @@ class Session:
     def _uncached(self, parts: Sequence[Part]) -> list[Callable[..., Any]]:
         if self.plan.compilation.mode is CompilationMode.STOCK_TORCH_COMPILE:
             return [stock_compile(part) for part in parts]
-        traced = self._trace(parts)
+        traced = self._trace(parts, keyed=False)
         return [eager_part(part, one, self.plan) for part, one in zip(parts, traced, strict=True)]
 
     def reopen(self, prefix: str) -> tuple[ServedModel, Callable[..., Any]] | None:
@@ -246,16 +246,16 @@ class Session:
         return serve
 
     def _in_memory(self, parts: Sequence[Part], check: Context | None) -> list[Callable[..., Any]]:
-        traced = self._trace(parts)
+        traced = self._trace(parts, keyed=False)
         with compiler_folder() as scratch:
             return self._build(parts, traced, scratch, check)[0]
 
-    def _trace(self, parts: Sequence[Part]) -> list[TracedPart]:
+    def _trace(self, parts: Sequence[Part], keyed: bool = True) -> list[TracedPart]:
         with self.phases.phase("trace"):
             # Here and not above: a hit imports neither Dynamo's tracer nor Inductor.
             from graphkiln.core.tracing import trace_part
 
-            traced = [trace_part(part, self.plan) for part in parts]
+            traced = [trace_part(part, self.plan, keyed=keyed) for part in parts]
         self.smallest = max(one.smallest for one in traced)
         for one in traced:
             self._decisions.extend(one.decisions)
@@ -290,6 +290,8 @@ class Session:
             ]
         if check is not None:
             self._check_numbers(parts, traced, serve, check)
+        if not all(one.code.factor for one in traced):
+            return [*serve], compiled
         codes = [(one.code.factor, one.code.sources) for one in traced]
         return self._guarded(parts, serve, codes), compiled
 
@@ -360,5 +362,7 @@ class Session:
 
 
 def bypass_difference(refusal: Bypass | NotCanonical) -> Difference:
-    factor = refusal.factor if isinstance(refusal, Bypass) else refusal.where.split(".")[0]
-    return Difference(factor, "not cacheable", None, refusal.reason, kind="cannot verify")
+    if isinstance(refusal, Bypass):
+        return Difference(refusal.factor, "not cacheable", None, refusal.reason, kind="cannot verify")
+    factor, _, what = refusal.where.partition(".")
+    return Difference(factor, "not cacheable", None, f"{what}: {refusal.reason}", kind="cannot verify")

@@ -27,11 +27,13 @@ class TracedPart:
     decisions: tuple[Decision, ...]
 
 
-def trace_part(part: Part, plan: Plan) -> TracedPart:
-    """Returns the one trace of a part.
+def trace_part(part: Part, plan: Plan, *, keyed: bool = True) -> TracedPart:
+    """Returns the one trace of a part; without `keyed` its code factor is empty.
 
-    Raises ShapeLimited when the traced code does not hold for every token count up to the plan's
-    largest, CompileError and Bypass as `capture` and `record_code` do.
+    A part that leaves no record of what it depends on can be compiled and served, but never found
+    again: a second trace without a key does that. Raises ShapeLimited when the traced code does not
+    hold for every token count up to the plan's largest, CompileError and Bypass as `capture` and
+    `record_code` do.
     """
     if plan.largest < 2:
         raise CompileError(
@@ -45,7 +47,8 @@ def trace_part(part: Part, plan: Plan) -> TracedPart:
     traced = capture(part.module, arguments, part.dynamic, unbacked, oblivious)
     require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)
     smallest, decisions = _smallest(part, count)
-    return TracedPart(traced, record_code(part.module, traced, smallest), smallest, arguments, decisions)
+    code = record_code(part.module, traced, smallest) if keyed else TracedCode({}, {})
+    return TracedPart(traced, code, smallest, arguments, decisions)
 
 
 def _smallest(part: Part, count: int) -> tuple[int, tuple[Decision, ...]]:

@@ -148,11 +148,9 @@ def capture(
                 args, kwargs = by_position_and_name(forward, marked)
                 result = compiled(*args, **kwargs)
             except Exception as error:
-                inlined.raise_refusal()
                 raise _translated(module, error) from error
     finally:
         reset_code(code)
-    inlined.raise_refusal()
     if len(caught.get("graphs", [])) != 1:
         raise CompileError(name, "its forward runs no tensor operation", "nothing to compile")
     return Capture(

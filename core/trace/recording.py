@@ -33,6 +33,7 @@ def record_code(module: torch.nn.Module, capture: Capture, smallest: int) -> Tra
     `smallest` is the least token count that the part serves. Raises Bypass for what has no stored
     form, CompileError when the records disagree with the very model that they came from.
     """
+    capture.inlined.raise_refusal()
     refuse_root_hooks(module)
     digests = CodeDigests()
     values = collect(capture.guard_entries, capture.aliases, module, digests)

@@ -105,13 +105,13 @@ def test_a_single_size_is_searched_for_where_that_pays_and_the_user_wins() -> No
     [
         ({}, None),
         ({"mode": 0}, None),
-        ({"mode": 1}, "mode=STOCK_TORCH_COMPILE"),
-        ({"mode": 2}, "mode=DYNAMO_TRACE_ONCE"),
-        ({"backend": "eager"}, "backend=eager"),
+        ({"mode": 1}, None),
+        ({"mode": 2}, None),
+        ({"backend": "eager"}, None),
         ({"use_inductor_graph_partition": True}, "use_inductor_graph_partition=true"),
-        ({"dynamic_shapes_config": {"type": "unbacked"}}, "dynamic_shapes_config.type=unbacked"),
-        ({"compile_ranges_endpoints": [8]}, "compile_ranges_endpoints"),
-        ({"compile_sizes": [8]}, "compile_sizes"),
+        ({"dynamic_shapes_config": {"type": "unbacked"}}, None),
+        ({"compile_ranges_endpoints": [8]}, None),
+        ({"compile_sizes": [8]}, None),
     ],
 )
 def test_what_no_start_carries_out_yet_is_named(user: dict[str, Any], setting: str | None) -> None:
