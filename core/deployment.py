@@ -30,7 +30,8 @@ _AT_LEAST_ZERO = ("num_speculative_tokens", "seed")
 class Deployment:
     """A request to serve `model`, as typed: nothing in it has been looked up yet.
 
-    `model` is a folder with config.json and safetensors, `preset:NAME`, or `module:factory`.
+    `model` is a folder with config.json and safetensors, `org/name` of the Hugging Face Hub (with
+    `@revision` if not main), `preset:NAME`, or `module:factory`.
     `max_model_len` None means the model's own limit; `dtype` "auto" means the dtype of its
     weights. Bad values are `ValueError`, one line that names the field.
     """
