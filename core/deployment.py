@@ -66,7 +66,9 @@ class Deployment:
 
 def _check_text(deployment: Deployment) -> None:
     if not isinstance(deployment.model, str) or not deployment.model.strip():
-        raise ValueError("model must name a folder, preset:NAME or module:factory, and is empty")
+        raise ValueError(
+            "model must name a folder, org/name of the Hub, preset:NAME or module:factory, and is empty"
+        )
     _check_choice("dtype", deployment.dtype, tuple(DTYPES))
     _check_choice("load_format", deployment.load_format, LOAD_FORMATS)
     if deployment.device is not None:

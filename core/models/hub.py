@@ -94,9 +94,8 @@ def _downloaded(
         with _silent():
             hub: Any = import_untouched("huggingface_hub")
             commit = revision if held is None else held.name
-            # Without a network one file is given up at once, all of them only after many attempts.
-            with contextlib.suppress(errors.RemoteEntryNotFoundError):
-                hub.hf_hub_download(name, missing, revision=commit)
+            # Without a network this fails at once, a download only after many attempts.
+            hub.model_info(name, revision=commit)
             folder = Path(hub.snapshot_download(name, revision=commit, allow_patterns=list(patterns)))
     except errors.GatedRepoError:
         raise ModelError(

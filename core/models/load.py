@@ -91,13 +91,15 @@ def _with_weights(
     if weights == "empty":
         assign_empty(ref, model)
         return model, None
+    dtype = getattr(torch, source.dtype)
+    # Some models keep some of their tensors in float32, whatever the dtype of the rest.
+    mixed = bool(model._get_dtype_plan(dtype))
     if source.path is None or deployment.load_format == "dummy":
         assign_random(ref, model, deployment.seed)
-        return model, "random"
+        return model, None if mixed else "random"
     stored = stored_weights(source, ref)
-    dtype = getattr(torch, source.dtype)
     try:
-        if model._get_dtype_plan(dtype):
+        if mixed:
             raise NeedsConversion("some tensors stay in float32")
         assign_stored(ref, model, stored)
     except NeedsConversion:

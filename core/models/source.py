@@ -113,6 +113,8 @@ def _preset(ref: str, deployment: Deployment) -> ModelSource:
         raise ModelError(
             ref, f"no such preset; there are {', '.join(PRESETS)}", f"use preset:{next(iter(PRESETS))}"
         )
+    if deployment.load_format == "safetensors":
+        raise ModelError(ref, "a preset has no weight files to load", "use --load-format dummy, or auto")
     config = _content(preset)
     return ModelSource(
         "preset",
