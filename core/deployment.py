@@ -31,7 +31,8 @@ _AT_LEAST_ZERO = ("num_speculative_tokens", "seed")
 class Deployment:
     """A request to serve `model`, as typed: nothing in it has been looked up yet.
 
-    `model` is a folder with config.json and safetensors, `preset:NAME`, or `module:factory`.
+    `model` is a folder with config.json and safetensors, `org/name` of the Hugging Face Hub (with
+    `@revision` if not main), `preset:NAME`, or `module:factory`.
     `max_model_len` None means the model's own limit; `dtype` "auto" means the dtype of its
     weights; `max_num_seqs` unset means 128, or the tokens of a step where they are fewer. Bad
     values are `ValueError`, one line that names the field.
@@ -71,7 +72,9 @@ class Deployment:
 
 def _check_text(deployment: Deployment) -> None:
     if not isinstance(deployment.model, str) or not deployment.model.strip():
-        raise ValueError("model must name a folder, preset:NAME or module:factory, and is empty")
+        raise ValueError(
+            "model must name a folder, org/name of the Hub, preset:NAME or module:factory, and is empty"
+        )
     _check_choice("dtype", deployment.dtype, tuple(DTYPES))
     _check_choice("load_format", deployment.load_format, LOAD_FORMATS)
     if deployment.device is not None:

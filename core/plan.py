@@ -20,6 +20,7 @@ from graphkiln.core.config.ranges import CompileRange
 from graphkiln.core.config.resolve import resolve
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, CompileError
+from graphkiln.core.models.experts import TRACEABLE
 from graphkiln.core.models.source import ModelSource, identify
 from graphkiln.core.report import Decision
 from graphkiln.core.target.cpu import CpuTarget, cpu_target
@@ -113,6 +114,12 @@ def make_plan(deployment: Deployment, config: CompilationConfig) -> Plan:
         decisions.append(
             Decision("max_model_len", deployment.max_model_len, source.max_model_len, "the model's own limit")
         )
+    if source.kind == "hub" and source.path is not None:
+        reason = "the commit in the cache of huggingface_hub"
+        decisions.append(Decision("model", deployment.model, source.path.name, reason))
+    if source.architecture is not None and source.architecture.experts:
+        reason = "can be traced whole; copies the weights of the experts that each token chose"
+        decisions.append(Decision("experts", None, TRACEABLE, reason))
     model: Mapping[str, Any] = source.config if source.kind != "factory" else {"factory": source.label}
     return _plan(
         deployment, source, config, model, source.label, source.dtype, source.max_model_len, decisions

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
 import unittest.mock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -102,12 +103,13 @@ def compile_piece(piece: Piece, settings: InductorSettings) -> BuiltPiece:
 
 
 def compiler_identity() -> str:
-    """Returns the first line of what the C++ compiler says of its version. Raises NoCompiler without one."""
+    """Returns the C++ compiler's name and version, never its place. Raises NoCompiler without one."""
     try:
         text = cpp_builder.get_compiler_version_info(cpp_builder.get_cpp_compiler())
     except Exception as error:
         raise _translated(error) from error
-    return str(text).splitlines()[0]
+    found = re.search(r"(gcc|clang) version ([\w.+-]+)", str(text))
+    return f"{found[1]} {found[2]}" if found else "unknown"
 
 
 def require_compiler() -> None:

@@ -21,10 +21,11 @@ _LENGTH_DEPENDENT_ROPES = ("dynamic", "longrope")
 
 @dataclass(frozen=True)
 class Architecture:
-    """The modeling class that a model is built from, and the module that holds it."""
+    """The modeling class that a model is built from, the module that holds it, whether that has experts."""
 
     name: str
     module: str
+    experts: bool = False
 
 
 def find_architecture(ref: str, config: Mapping[str, Any]) -> Architecture:
@@ -44,7 +45,9 @@ def find_architecture(ref: str, config: Mapping[str, Any]) -> Architecture:
         if re.search(rf"^class {re.escape(name)}\(", source, re.MULTILINE):
             _check_attention(ref, name, source)
             _check_rotary(ref, config)
-            return Architecture(name, f"transformers.models.{package}.modeling_{package}")
+            # transformers looks for this in the same way to decide whether their computation can be chosen.
+            experts = "@use_experts_implementation" in source
+            return Architecture(name, f"transformers.models.{package}.modeling_{package}", experts)
     raise UnsupportedModel(
         ref,
         f"transformers {_version()} has no {name} (model type {model_type!r})",
@@ -107,8 +110,11 @@ def _check_attention(ref: str, name: str, source: str) -> None:
 
 def _check_rotary(ref: str, config: Mapping[str, Any]) -> None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, Mapping) else None
-    if kind in _LENGTH_DEPENDENT_ROPES:
+    # Some models have one set of parameters for each type of layers.
+    sets = [rope, *rope.values()] if isinstance(rope, Mapping) else []
+    kinds = [part.get("rope_type", part.get("type")) for part in sets if isinstance(part, Mapping)]
+    kind = next((kind for kind in kinds if kind in _LENGTH_DEPENDENT_ROPES), None)
+    if kind is not None:
         raise UnsupportedModel(
             ref,
             f"its rotary frequencies follow the longest request (rope type {kind!r}), no graph can hold them",

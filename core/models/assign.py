@@ -56,7 +56,8 @@ def assign_random(ref: str, model: Any, seed: int) -> None:
 
 def initializer_range(model: Any) -> float:
     """Returns the deviation of a model's random weights."""
-    return float(getattr(model.config, "initializer_range", None) or 0.02)
+    stated = (getattr(model.config, name, None) for name in ("initializer_range", "init_std"))
+    return next((float(value) for value in stated if value), 0.02)
 
 
 def assign_empty(ref: str, model: Any) -> None:

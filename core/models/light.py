@@ -19,13 +19,13 @@ from torch import nn
 import graphkiln.core.ops.attention  # noqa: F401
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.models.assign import StoredFiles, random_tensor
-from graphkiln.core.models.backbone import Backbone, LogitsHead
+from graphkiln.core.models.backbone import Backbone
+from graphkiln.core.models.logits import LogitsHead, MatrixHead, Step
 from graphkiln.core.models.provenance import difference, provenance
 from graphkiln.core.models.served import AttentionLayer, ServedModel, example_inputs
-from graphkiln.core.models.source import ModelSource, stop_ids
-from graphkiln.core.models.weights import stored_tensors
+from graphkiln.core.models.source import ModelSource, stop_ids, stored_weights
 
-_FORMAT = 1
+_FORMAT = 2
 # Buffers that no file holds lie in the description; a model with larger ones is built instead.
 _LARGEST_BUFFER_BYTES = 1 << 16
 
@@ -33,8 +33,8 @@ _LARGEST_BUFFER_BYTES = 1 << 16
 def describe(served: ServedModel) -> dict[str, Any] | None:
     """Returns what `restore` needs, as plain JSON, or None where the model has to be built each time.
 
-    That is so for models of a factory, for weights that had to be converted, for logits that are
-    not one matrix away, and where modeling code was imported before the model was built.
+    That is so for models of a factory, for weights that had to be converted, for logits that are more
+    than one matrix, scales and softcaps away, and where modeling code was imported before the build.
     """
     head, origin = served.compute_logits, served.origin
     if origin is None or origin.finders is None or not isinstance(head, LogitsHead):
@@ -43,9 +43,9 @@ def describe(served: ServedModel) -> dict[str, Any] | None:
     prefix = head.prefix
     names = {id(tensor): name for name, tensor in head.tensors().items()}
     names |= {id(tensor): f"{prefix}.{name}" for name, tensor in base.named_parameters()}
-    matrix = head.single_matrix()
+    logits = head.as_matrix()
     buffers = {name: _packed(base, name) for name, _ in base.named_buffers()}
-    if matrix is None or any(packed is None for packed in buffers.values()):
+    if logits is None or any(packed is None for packed in buffers.values()):
         return None
     return {
         "format": _FORMAT,
@@ -58,7 +58,11 @@ def describe(served: ServedModel) -> dict[str, Any] | None:
             for name, tensor in base.named_parameters(remove_duplicate=False)
         },
         "buffers": buffers,
-        "head": [names[id(matrix)], list(matrix.shape)],
+        "head": {
+            "matrix": [names[id(logits.matrix)], list(logits.matrix.shape)],
+            "before": [[step.name, step.operand] for step in logits.before],
+            "after": [[step.name, step.operand] for step in logits.after],
+        },
         "initializer_range": origin.initializer_range,
     }
 
@@ -89,7 +93,7 @@ def restore(source: ModelSource, deployment: Deployment, description: Mapping[st
         owner.register_buffer(leaf, _unpacked(packed), persistent=packed["persistent"])
     return ServedModel(
         backbone=Backbone(base).eval(),
-        compute_logits=MatrixHead(tensors[description["head"][0]]),
+        compute_logits=_head(description["head"], tensors),
         example_inputs=example_inputs(description["vocab_size"], source.max_model_len),
         layers=tuple(AttentionLayer(**layer) for layer in description["layers"]),
         vocab_size=description["vocab_size"],
@@ -101,15 +105,9 @@ def restore(source: ModelSource, deployment: Deployment, description: Mapping[st
     )
 
 
-class MatrixHead:
-    """Logits as one matrix product."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the logits [N, V] of hidden states [N, H]."""
-        return nn.functional.linear(hidden, self._weight)
+def _head(described: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> MatrixHead:
+    before, after = (tuple(Step(*step) for step in described[when]) for when in ("before", "after"))
+    return MatrixHead(tensors[described["matrix"][0]], before, after)
 
 
 def _tensors(
@@ -117,7 +115,8 @@ def _tensors(
 ) -> dict[str, nn.Parameter] | str:
     """Each tensor once, by its name in the files, or the reason why it cannot be had."""
     wanted = {name: tuple(shape) for name, shape in description["parameters"].values()}
-    wanted[description["head"][0]] = tuple(description["head"][1])
+    matrix, shape = description["head"]["matrix"]
+    wanted[matrix] = tuple(shape)
     if source.path is None or deployment.load_format == "dummy":
         like = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in wanted.items()}
         given = {
@@ -125,7 +124,7 @@ def _tensors(
             for name, meta in like.items()
         }
     else:
-        stored = stored_tensors(deployment.model, source.path)
+        stored = stored_weights(source, deployment.model)
         for name, shape in wanted.items():
             if name not in stored or stored[name].shape != shape:
                 return f"{name} is not in the weights as it was"

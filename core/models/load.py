@@ -20,14 +20,15 @@ from graphkiln.core.models.assign import (
     assign_stored,
     initializer_range,
 )
-from graphkiln.core.models.backbone import Backbone, LogitsHead
+from graphkiln.core.models.backbone import Backbone
 from graphkiln.core.models.bridge import name_layer, use_bridge
+from graphkiln.core.models.experts import EAGER, TRACEABLE, use_experts
 from graphkiln.core.models.factory import build_from_factory
+from graphkiln.core.models.logits import LogitsHead
 from graphkiln.core.models.probe import probe
 from graphkiln.core.models.provenance import untouched
 from graphkiln.core.models.served import AttentionLayer, Origin, ServedModel, example_inputs
-from graphkiln.core.models.source import ModelSource, stop_ids
-from graphkiln.core.models.weights import stored_tensors
+from graphkiln.core.models.source import ModelSource, stop_ids, stored_weights
 
 Attention = Literal["paged", "eager"]
 Weights = Literal["load", "empty"]
@@ -38,8 +39,8 @@ def build(
 ) -> ServedModel:
     """Returns the model, in eval mode, without gradients, on the CPU.
 
-    `attention` "eager" keeps transformers' own attention, for comparison: causal over all tokens of
-    a call. `weights` "empty" reads no weights: enough to trace and compile, not to run. Raises
+    `attention` "eager" keeps transformers' own attention and experts, for comparison: causal over all
+    tokens of a call. `weights` "empty" reads no weights: enough to trace and compile, not to run. Raises
     ModelError, UnsupportedModel and WeightsDamaged.
     """
     if source.kind == "factory":
@@ -52,8 +53,10 @@ def build(
     if attention == "paged":
         _name_layers(model.base_model, layers)
         use_bridge(model)
+        use_experts(model, TRACEABLE)
     else:
         model.set_attn_implementation("eager")
+        use_experts(model, EAGER)
     model.eval().requires_grad_(False)
     origin = Origin(kind, finders, initializer_range(model)) if kind is not None else None
     return _served(source, model, layers if attention == "paged" else (), dtype, origin)
@@ -88,13 +91,15 @@ def _with_weights(
     if weights == "empty":
         assign_empty(ref, model)
         return model, None
+    dtype = getattr(torch, source.dtype)
+    # Some models keep some of their tensors in float32, whatever the dtype of the rest.
+    mixed = bool(model._get_dtype_plan(dtype))
     if source.path is None or deployment.load_format == "dummy":
         assign_random(ref, model, deployment.seed)
-        return model, "random"
-    stored = stored_tensors(ref, source.path)
-    dtype = getattr(torch, source.dtype)
+        return model, None if mixed else "random"
+    stored = stored_weights(source, ref)
     try:
-        if model._get_dtype_plan(dtype):
+        if mixed:
             raise NeedsConversion("some tensors stay in float32")
         assign_stored(ref, model, stored)
     except NeedsConversion:

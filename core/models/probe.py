@@ -15,6 +15,7 @@ from torch import nn
 
 from graphkiln.core.errors import UnsupportedModel
 from graphkiln.core.models.bridge import name_layer
+from graphkiln.core.models.experts import TRACEABLE, experts_used
 from graphkiln.core.models.mask import describes
 from graphkiln.core.ops.layer import AttentionLayer
 
@@ -175,16 +176,11 @@ def _recording(model: Any, recorder: _Recorder) -> Iterator[None]:
     AttentionMaskInterface.register(_PROBE_NAME, recorder.mask)
     before = model.config._attn_implementation
     model.set_attn_implementation(_PROBE_NAME)
-    # The other implementations of experts look at numbers, which shapes do not have.
-    experts = getattr(model.config, "_experts_implementation", None)
-    swap_experts = experts is not None and model._can_set_experts_implementation()
-    if swap_experts:
-        model.set_experts_implementation("batched_mm")
     try:
-        yield
+        # The other ways look at numbers, which shapes do not have.
+        with experts_used(model, TRACEABLE):
+            yield
     finally:
-        if swap_experts:
-            model.set_experts_implementation(experts)
         model.set_attn_implementation(before)
         # No name may stay behind that a later config could ask for.
         AttentionInterface._global_mapping.pop(_PROBE_NAME, None)

@@ -8,11 +8,13 @@ looked at again. Every doubt is answered with "build it", which is slower and ne
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from graphkiln.cache.factors.functions import file_digest
@@ -25,10 +27,20 @@ _OUR_PARTS = ("models", "ops")
 _VARIABLES = ("TRANSFORMERS_", "USE_", "ACCELERATE_", "XLA_", "DISABLE_KERNEL_MAPPING")
 _HARMLESS_VARIABLES = ("TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE", "TRANSFORMERS_VERBOSITY")
 
+_imported_here: set[str] = set()
+
+
+def import_untouched(name: str) -> ModuleType:
+    """Returns a module of a builder; if nobody has imported its package before, it counts as unchanged."""
+    package = name.partition(".")[0]
+    if package not in sys.modules:
+        _imported_here.add(package)
+    return importlib.import_module(name)
+
 
 def untouched() -> tuple[str, ...] | None:
     """Returns who finds modules in this process, or None when modeling code is imported already."""
-    if any(name in sys.modules for name in _BUILDERS):
+    if any(name in sys.modules and name not in _imported_here for name in _BUILDERS):
         return None
     return tuple(
         f"{kind.__module__}.{kind.__qualname__}"

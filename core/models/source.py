@@ -14,10 +14,11 @@ from typing import Any, Literal
 from graphkiln.core.deployment import DTYPES, Deployment
 from graphkiln.core.errors import ModelError, UnsupportedModel
 from graphkiln.core.models.architecture import Architecture, find_architecture
+from graphkiln.core.models.hub import cached_name, complete_weights, config_folder, is_hub_id
 from graphkiln.core.models.presets import PRESETS
-from graphkiln.core.models.weights import weights_dtype
+from graphkiln.core.models.weights import StoredTensor, stored_tensors, weights_dtype
 
-Kind = Literal["folder", "preset", "factory"]
+Kind = Literal["folder", "hub", "preset", "factory"]
 
 # They say where a config came from or which dtype its weights have, never what the model computes.
 _NOT_CONTENT = ("_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype")
@@ -30,8 +31,8 @@ class ModelSource:
     """A model reference with its facts: what to build, in which dtype, up to which length.
 
     `config` is the content of config.json without the keys that say where it came from; `dtype` is
-    never "auto"; `path` is the folder, None for presets and factories; `architecture` is None for
-    factories.
+    never "auto"; `path` is the folder as it was named, its links not followed, and for a hub id that of
+    its commit; None for presets and factories. `architecture` is None for factories.
     """
 
     kind: Kind
@@ -46,8 +47,9 @@ class ModelSource:
 def identify(deployment: Deployment) -> ModelSource:
     """Returns what `deployment.model` refers to; imports neither torch nor transformers.
 
-    Raises ModelError (missing folder, no config.json, bad JSON, a length beyond the model's) and
-    UnsupportedModel (unknown architecture, attention that cannot be replaced).
+    The config of a hub id that is not cached is downloaded. Raises ModelError (no such folder or model,
+    no config.json, bad JSON, a length beyond the model's) and UnsupportedModel (unknown architecture,
+    attention that cannot be replaced).
     """
     ref = deployment.model
     _refuse_what_is_not_built(deployment)
@@ -66,6 +68,17 @@ def stop_ids(source: ModelSource) -> tuple[int, ...]:
     if isinstance(given, int):
         return (given,)
     return tuple(int(token) for token in given or ())
+
+
+def stored_weights(source: ModelSource, ref: str) -> dict[str, StoredTensor]:
+    """Returns every tensor of a folder's weights by name; what a hub id lacks of them is downloaded.
+
+    Raises ModelError when there are none, WeightsDamaged for files that are not what they should be.
+    """
+    assert source.path is not None
+    if source.kind == "hub":
+        complete_weights(ref, source.path)
+    return stored_tensors(ref, source.path)
 
 
 def _generation_config(folder: Path) -> dict[str, Any]:
@@ -100,6 +113,8 @@ def _preset(ref: str, deployment: Deployment) -> ModelSource:
         raise ModelError(
             ref, f"no such preset; there are {', '.join(PRESETS)}", f"use preset:{next(iter(PRESETS))}"
         )
+    if deployment.load_format == "safetensors":
+        raise ModelError(ref, "a preset has no weight files to load", "use --load-format dummy, or auto")
     config = _content(preset)
     return ModelSource(
         "preset",
@@ -132,30 +147,27 @@ def _factory(ref: str, deployment: Deployment) -> ModelSource:
 
 def _folder(ref: str, deployment: Deployment) -> ModelSource:
     # os.path answers "no" where pathlib raises: an unknown ~user, a name that is too long.
-    path = Path(os.path.expanduser(ref))
-    if not os.path.exists(path):
-        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", ref) is not None
-        raise ModelError(
-            ref,
-            "no such folder",
-            f"download it first: hf download {ref} --local-dir FOLDER"
-            if hub
-            else "give a folder with config.json",
-        )
+    path = Path(os.path.abspath(os.path.expanduser(ref)))
+    from_hub = not os.path.exists(path) and is_hub_id(ref)
+    if from_hub:
+        path = config_folder(ref)
+    elif not os.path.exists(path):
+        raise ModelError(ref, "no such folder", "give a folder with config.json, or org/name of the Hub")
     if not os.path.isdir(path):
         raise ModelError(
             ref, "is a file, not a folder", "give the folder that holds config.json and the weights"
         )
     config = _read_config(ref, path / "config.json")
+    architecture = find_architecture(ref, config)
     asked = DTYPES[deployment.dtype]
     return ModelSource(
-        "folder",
-        path.resolve().name,
+        "hub" if from_hub else "folder",
+        ref if from_hub else cached_name(path) or path.name,
         _content(config),
-        asked if asked != "auto" else _own_dtype(ref, path, config),
-        path.resolve(),
+        asked if asked != "auto" else _own_dtype(ref, path, config, from_hub),
+        path,
         _max_model_len(ref, config, deployment.max_model_len),
-        find_architecture(ref, config),
+        architecture,
     )
 
 
@@ -185,7 +197,7 @@ def _content(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _own_dtype(ref: str, path: Path, config: Mapping[str, Any]) -> str:
+def _own_dtype(ref: str, path: Path, config: Mapping[str, Any], from_hub: bool) -> str:
     """The dtype that config.json states, else that of the first weight, else float32."""
     stated = config.get("dtype", config.get("torch_dtype"))
     if isinstance(stated, str):
@@ -195,6 +207,8 @@ def _own_dtype(ref: str, path: Path, config: Mapping[str, Any]) -> str:
                 ref, f"config.json states dtype {stated!r}", "give --dtype float32 or bfloat16"
             )
         return dtype
+    if from_hub:
+        complete_weights(ref, path)
     return weights_dtype(ref, path) or "float32"
 
 

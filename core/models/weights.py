@@ -11,8 +11,8 @@ from typing import Any
 
 from graphkiln.core.errors import ModelError, WeightsDamaged
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 # safetensors' names of floating dtypes and ours.
@@ -39,19 +39,17 @@ def stored_tensors(ref: str, folder: Path) -> dict[str, StoredTensor]:
     Raises ModelError when there are no safetensors, WeightsDamaged when a file is missing, cut
     short, or does not hold what the index or its own header says.
     """
-    index = folder / _INDEX
+    index = folder / INDEX
     if index.exists():
         return _sharded(ref, folder, _read_index(ref, index))
-    single = folder / _SINGLE
+    single = folder / SINGLE
     if single.exists():
         return read_header(ref, single)
     if any((folder / name).exists() for name in _PICKLES):
         raise ModelError(
             ref, "its weights are pickles", "load it with transformers and save it again (save_pretrained)"
         )
-    raise ModelError(
-        ref, f"has no weights ({_SINGLE} or {_INDEX})", "download the weights beside config.json"
-    )
+    raise ModelError(ref, f"has no weights ({SINGLE} or {INDEX})", "download the weights beside config.json")
 
 
 def weights_dtype(ref: str, folder: Path) -> str | None:
@@ -119,13 +117,13 @@ def _sharded(ref: str, folder: Path, weight_map: Mapping[str, str]) -> dict[str,
     held: dict[str, dict[str, StoredTensor]] = {}
     for shard in sorted(set(weight_map.values())):
         if Path(shard).name != shard:
-            raise WeightsDamaged(ref, f"{_INDEX} names the file {shard!r}, outside the folder", _RESTORE)
+            raise WeightsDamaged(ref, f"{INDEX} names the file {shard!r}, outside the folder", _RESTORE)
         if not (folder / shard).exists():
             raise WeightsDamaged(
-                ref, f"{shard} is missing, {_INDEX} names it", f"download {shard} into the folder"
+                ref, f"{shard} is missing, {INDEX} names it", f"download {shard} into the folder"
             )
         held[shard] = read_header(ref, folder / shard)
     for name, shard in weight_map.items():
         if name not in held[shard]:
-            raise WeightsDamaged(ref, f"{shard} does not hold {name}, {_INDEX} says so", _RESTORE)
+            raise WeightsDamaged(ref, f"{shard} does not hold {name}, {INDEX} says so", _RESTORE)
     return {name: held[shard][name] for name, shard in weight_map.items()}

@@ -108,6 +108,13 @@ def test_a_restored_folder_is_the_built_one(make_folder: MakeFolder, tmp_path: P
     assert pair.run(READ) == ["model.norm.weight is not in the weights as it was"]
 
 
+def test_a_restored_softcap_is_the_built_one(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, "preset:gemma3")
+    assert pair.run(READ) == ["restored", "[]"]
+    pair.edit(lambda d: d["head"].update(after=[]))
+    assert pair.run(READ) == ["restored", "['logits']"]
+
+
 @pytest.fixture
 def recorded(preset: Pair, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The provenance of the preset, compared in this process as if it had just begun."""
@@ -191,13 +198,33 @@ def test_a_model_built_after_transformers_was_imported_is_not_described(
 
 
 @pytest.mark.parametrize(
-    ("model_type", "config"),
+    ("model_type", "config", "after"),
     [
-        ("gemma2", {"head_dim": 16, "final_logit_softcapping": 30.0}),
-        ("granite", {"logits_scaling": 3.0}),
-        ("mixtral", {"num_local_experts": 4}),
+        (
+            "gemma2",
+            {"head_dim": 16, "final_logit_softcapping": 30.0},
+            [["div", 30], ["tanh", None], ["mul", 30]],
+        ),
+        ("granite", {"logits_scaling": 3.0}, [["div", 3.0]]),
+        ("cohere", {"logit_scale": 0.25}, [["mul", 0.25]]),
     ],
-    ids=["softcap of logits", "scale of logits", "converted weights"],
+)
+def test_scales_and_softcaps_of_logits_are_described(
+    make_folder: MakeFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    model_type: str,
+    config: dict[str, Any],
+    after: Any,
+) -> None:
+    description = described(make_folder(model_type, **config), monkeypatch)
+    assert description is not None
+    assert (description["head"]["before"], description["head"]["after"]) == ([], after)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [("phi", {}), ("mixtral", {"num_local_experts": 4})],
+    ids=["bias of logits", "converted weights"],
 )
 def test_what_cannot_be_restored_is_not_described(
     make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch, model_type: str, config: dict[str, Any]

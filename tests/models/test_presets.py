@@ -19,7 +19,18 @@ def weights_digest(name: str, seed: int = 0) -> str:
     return digest.hexdigest()[:16]
 
 
-@pytest.mark.parametrize(("name", "expected"), [("llama", "e0e48fa7a6aeef52"), ("qwen3", "d3c6dbd867639ba9")])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama", "e0e48fa7a6aeef52"),
+        ("qwen3", "d3c6dbd867639ba9"),
+        ("gemma3", "9681d37619eaa7ae"),
+        ("gpt2", "0ea69525fb74ddcb"),
+        ("mixtral", "16a0726af8c8d5b3"),
+        ("qwen2_moe", "32815f5ee17b5305"),
+        ("opt", "8f6ab0f195ee15d8"),
+    ],
+)
 def test_weights_are_the_same_on_every_machine(name: str, expected: str) -> None:
     assert weights_digest(name) == expected
 

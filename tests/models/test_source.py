@@ -106,7 +106,6 @@ def test_a_model_type_that_lives_in_another_folder_is_found(tmp_path: Path) -> N
 def test_a_missing_folder_is_named() -> None:
     for missing in ("/nowhere/at/all", "~nobody-of-that-name/model", "x" * 5000):
         assert "no such folder" in str(refusal(missing))
-    assert "hf download org/name" in refusal("org/name").remedy
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
@@ -152,6 +151,7 @@ def test_a_config_that_lacks_something(tmp_path: Path, changes: dict[str, Any], 
         ({"quantization_config": {"quant_method": "gptq"}}, "are quantised"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope type 'dynamic'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope type 'longrope'"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "dynamic"}}}, "rope type 'dynamic'"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(
@@ -176,7 +176,13 @@ def test_what_is_not_built_yet_is_refused_by_name(fields: dict[str, Any]) -> Non
 
 
 def test_an_unknown_preset_is_answered_with_the_list() -> None:
-    assert "llama, qwen3, llama-30l" in str(refusal("preset:nope"))
+    names = "llama, qwen3, gemma3, gpt2, mixtral, qwen2_moe, opt, llama-30l"
+    assert names in str(refusal("preset:nope"))
+
+
+def test_a_preset_has_no_weight_files() -> None:
+    assert "no weight files" in str(refusal("preset:llama", load_format="safetensors"))
+    assert identify(Deployment("preset:llama", load_format="dummy")).dtype == "float32"
 
 
 def test_a_factory_in_no_module_is_named() -> None:
