@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Json
+from graphkiln.cli.commands.opening import open_store
 from graphkiln.cli.errors import NO, YES
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
     from graphkiln.cache.inspect.catalogue import Row
-    from graphkiln.cache.store.store import Store
 
 ENTRY_HELP = "A key, the beginning of one, a label, or a path."
 
@@ -38,14 +38,6 @@ class FactorName(StrEnum):
     CONFIG = "config"
     CODE = "code"
     COMPILER = "compiler"
-
-
-def store_of(session: Session) -> Store:
-    """Returns the store at the root of this run."""
-    from graphkiln.cache.store.root import CacheRoot, resolve_root
-    from graphkiln.cache.store.store import Store
-
-    return Store(CacheRoot(resolve_root(session.cache_root)))
 
 
 def ls(
@@ -74,7 +66,7 @@ def ls(
     from graphkiln.cli.show.entries import rows_json, rows_lines, summary_text
 
     session: Session = context.obj
-    catalogue = scan(store_of(session))
+    catalogue = scan(open_store(session))
     rows = ordered(select(catalogue.rows, filters or ()), sort)[:limit]
     if as_json:
         session.json("cache ls", {"root": str(catalogue.root), "entries": rows_json(rows)})
@@ -126,7 +118,7 @@ def inspect(
     from graphkiln.cli.show.entry import Shown, entry_lines
 
     session: Session = context.obj
-    store = store_of(session)
+    store = open_store(session)
     found = account(store.resolve(entry), store.starts())
     if as_json:
         session.json("cache inspect", found.as_json())
@@ -160,7 +152,7 @@ def diff(
     from graphkiln.cli.show.diff import diff_json, diff_lines
 
     session: Session = context.obj
-    store = store_of(session)
+    store = open_store(session)
     found = compared(store.resolve(a), store.resolve(b), factor.value if factor else None)
     if as_json:
         session.json("cache diff", diff_json(found))
