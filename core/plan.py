@@ -17,6 +17,7 @@ from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.models.source import ModelSource, identify
+from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.report import Decision
 from graphkiln.core.target.cpu import CpuTarget, cpu_target
 
@@ -65,6 +66,7 @@ class Plan:
             options=self.config.inductor_compile_config,
             scratch=scratch,
             fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
+            passes=_pipeline(self.config),
         )
 
     def requested(self) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _factors(
             "compilation": compilation_values(config),
         },
         code=None,
-        compiler=compiler_factor(target),
+        compiler=compiler_factor(target, _pipeline(config)),
     )  # fmt: skip
 
 
@@ -153,6 +155,8 @@ def _asked_compilation(config: CompilationConfig) -> dict[str, Any]:
         "backend": config.backend,
         "splitting_ops": list(config.effective_splitting_ops),
         "inductor_compile_config": options,
+        "pass_config": vars(config.pass_config),
+        "inductor_passes": list(config.inductor_passes),
     }
 
 
@@ -163,7 +167,12 @@ def compilation_values(config: CompilationConfig) -> dict[str, Any]:
         "backend": config.backend,
         "splitting_ops": list(config.effective_splitting_ops),
         "inductor_compile_config": plain_option("inductor_compile_config", config.inductor_compile_config),
+        "pass_config": vars(config.pass_config),
     }
+
+
+def _pipeline(config: CompilationConfig) -> Pipeline:
+    return Pipeline(config.pass_config.on, config.inductor_passes)
 
 
 def _target(deployment: Deployment, decisions: list[Decision]) -> CpuTarget:

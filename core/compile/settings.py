@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.target.cpu import CpuTarget
 
 
 @dataclass(frozen=True)
 class InductorSettings:
-    """What decides generated code beside the graph: token range, target, Inductor options.
+    """What decides generated code beside the graph: token range, target, Inductor options, passes.
 
     `hint` is the token count that size heuristics see; `scratch` a private folder for the files
     that compilers write.
@@ -25,4 +26,5 @@ class InductorSettings:
     options: Mapping[str, Any]
     scratch: Path
     fast_math: bool = False
+    passes: Pipeline = field(default_factory=Pipeline)
     unbacked: bool = False

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from graphkiln.core.passes.config import PassConfig, user_passes
+
 DEFAULT_SPLITTING_OPS = ("graphkiln::unified_kv_cache_update", "graphkiln::unified_attention_with_output")
 
 
@@ -24,6 +26,8 @@ class CompilationConfig:
 
     `optimization_level` is -O0 to -O3 (O0 runs eager); `mode` wins over it. `splitting_ops` None means the
     attention ops. `inductor_compile_config` holds Inductor options by their dotted names.
+    `pass_config` switches our passes; `inductor_passes` adds the user's own, `module:Class` or
+    `module:function` each.
     `cache_dir` is a folder that keeps the entries instead of the cache root; keys are stored and
     checked there all the same.
     """
@@ -33,6 +37,8 @@ class CompilationConfig:
     backend: str = "inductor"
     splitting_ops: tuple[str, ...] | None = None
     inductor_compile_config: Mapping[str, Any] = field(default_factory=dict)
+    pass_config: PassConfig = field(default_factory=PassConfig)
+    inductor_passes: tuple[str, ...] = ()
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +50,10 @@ class CompilationConfig:
             _check_ops(self.splitting_ops)
         if not isinstance(self.inductor_compile_config, Mapping):
             raise ValueError("inductor_compile_config: not a mapping of option names to values")
+        if "post_grad_custom_post_pass" in self.inductor_compile_config:
+            raise ValueError("post_grad_custom_post_pass: name the pass in inductor_passes, as module:name")
+        object.__setattr__(self, "pass_config", PassConfig.from_user(self.pass_config))
+        object.__setattr__(self, "inductor_passes", user_passes(self.inductor_passes))
 
     @property
     def compiles(self) -> bool:
