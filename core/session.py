@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from graphkiln.core import evidence
 from graphkiln.core.errors import Bypass, CheckFailed, LoadRefused
 from graphkiln.core.ledger import ledger_line
 from graphkiln.core.loading import (
+    RANK,
     FreshArtifact,
     differences,
     load_entry_part,
@@ -36,6 +38,7 @@ from graphkiln.core.scratch import compiler_folder
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import BuiltPart
+    from graphkiln.core.compile.dump import DebugDump
     from graphkiln.core.tracing import TracedPart
 
 Context = Callable[[int], contextlib.AbstractContextManager[Any]]
@@ -52,6 +55,8 @@ class Session:
         self.phases = phases
         self.command = command
         self.store_source = store_source
+        self.dump: DebugDump | None = None
+        self._passes: tuple[Mapping[str, Any], ...] = ()
         self.outcome: Outcome = "miss"
         self.smallest = 1
         self._began = evidence.begin()
@@ -227,6 +232,8 @@ class Session:
             traced = trace_part(part, self.plan)
         self.smallest = traced.smallest
         self._decisions.extend(traced.decisions)
+        if self.dump is not None:
+            self.dump.part(RANK, part.prefix).traced(traced.capture, traced.code.factor)
         return traced
 
     def _build(
@@ -235,11 +242,13 @@ class Session:
         with self.phases.phase("compile"):
             from graphkiln.core.compile.build import build_part
 
+            dump = None if self.dump is None else self.dump.part(RANK, part.prefix)
+            settings = replace(self.plan.settings(traced.smallest, scratch), dump=dump)
             built = build_part(
-                part.module, traced.capture, part.dynamic,
-                self.plan.config.effective_splitting_ops, self.plan.settings(traced.smallest, scratch),
-                self.phases.progress.pieces,
+                part.module, traced.capture, part.dynamic, self.plan.config.effective_splitting_ops,
+                settings, self.phases.progress.pieces,
             )  # fmt: skip
+        self._passes = built.passes
         distinct = len(built.artifacts)
         self._pieces = PieceCounts(built.pieces_total, distinct, distinct, built.pieces_total - distinct)
         self._counts["kernels_compiled"] += sum(artifact.kernels for artifact in built.artifacts)
@@ -288,6 +297,7 @@ class Session:
             counts={**self._began.since(), **self._counts},
             notes=tuple(self._notes),
             compiled_seconds=None if entry is None else sum(seconds for _, seconds in entry.header["phases"]),
+            passes=self._passes,
         )
 
     def record(self, report: StartReport) -> None:

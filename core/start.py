@@ -41,14 +41,17 @@ def precompile(
     store_source: bool = True,
     cache_root: Path | str | None = None,
     progress: Progress | None = None,
+    debug_dump: Path | str | None = None,
 ) -> StartReport:
     """Traces, compiles, checks and publishes what a start of `deployment` needs; a hit does none of it.
+
+    `debug_dump` is a folder that gets graphs, guards and generated sources to read, in a new folder inside.
 
     Raises CheckFailed, and publishes nothing, when compiled and eager disagree; CompileError and
     ModelError for what cannot be compiled; CacheError when the cache cannot be written.
     """
     start = _Start(deployment, config, cache_root, progress, "precompile", must_publish=True)
-    return start.run(check=check, store_source=store_source)[1]
+    return start.run(check=check, store_source=store_source, debug_dump=debug_dump)[1]
 
 
 def warm(
@@ -152,12 +155,15 @@ class _Start:
         store_source: bool = True,
         compiles: bool = True,
         first_call: bool = False,
+        debug_dump: Path | str | None = None,
     ) -> tuple[Runner, StartReport]:
         with self.phases.phase("plan"):
             plan = make_plan(self.deployment, self.config)
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
+            if debug_dump is not None:
+                session.begin_dump(Path(debug_dump))
             if compiles and self.config.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
         found = session.reopen(_BACKBONE) if self.config.compiles else None
@@ -186,6 +192,7 @@ class _Start:
         if first_call and session.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
                 forward(*served.example_inputs(session.smallest))
+        session.end_dump()
         report = session.report()
         session.record(report)
         return Runner(served, forward, report, self.deployment), report

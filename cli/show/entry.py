@@ -11,6 +11,7 @@ from graphkiln.cache.errors import EntryDamaged
 from graphkiln.cli.show.entries import target_text
 from graphkiln.cli.show.key import factor_lines
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text, seconds_text
+from graphkiln.cli.show.passes import pass_lines
 from graphkiln.cli.show.start import decision_lines, phase_lines
 from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style
@@ -61,6 +62,7 @@ def rank_facts(entry: Entry, rank: str) -> dict[str, Any]:
         "bytes": sum(record.size for record in manifest.files.values()),
         "files": len(manifest.files),
         "parts": {prefix: list(artifacts) for prefix, artifacts in manifest.parts.items()},
+        "passes": manifest.specific.get("passes") or {},
     }
 
 
@@ -72,6 +74,7 @@ def entry_lines(entry: Mapping[str, Any], style: Style, *, every_value: bool) ->
         "",
         *factor_lines(header["hashes"], entry["factors"], style, every_value=every_value),
         *below(part_lines(entry["ranks"], style)),
+        *below(pass_lines(pieces_of(entry["ranks"]), style)),
         *below(phase_lines(pairs_of(header.get("phases")), style)),
         *below(decision_lines(header.get("decisions") or (), style)),
         *below(start_lines(entry["starts"], style)),
@@ -116,6 +119,11 @@ def part_lines(ranks: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
         for prefix, used in rank["parts"].items()
     ]
     return table(("rank", "part", ">artifacts", "build"), rows, style) if rows else []
+
+
+def pieces_of(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns what the passes did to every piece of every part of every rank."""
+    return [piece for rank in ranks for pieces in rank["passes"].values() for piece in pieces]
 
 
 def start_lines(starts: Sequence[Mapping[str, Any]], style: Style) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from graphkiln.core.compile.pieces import Piece, describe_piece
 from graphkiln.core.compile.seal import build_identity, seal
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
+from graphkiln.core.compile.structured import trace_pieces, trace_ranges, trace_split
 from graphkiln.core.compile.wiring import FORMAT, Wiring, describe_door, describe_inputs
 from graphkiln.core.errors import ShapeLimited
+from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.trace.capture import Capture
 from graphkiln.core.trace.shapes import ShapeFact, require
 
@@ -30,17 +32,22 @@ class SealedArtifact:
     files: Files
     dynamic: str
     kernels: int
+    passes: tuple[PassRun, ...] = ()
 
 
 @dataclass(frozen=True)
 class BuiltPart:
-    """All of one part that is published: readable graph, wiring, artifacts, the build's identity."""
+    """All of one part that is published: readable graph, wiring, artifacts, the build's identity.
+
+    `passes` say what each pass did to each piece, as plain data.
+    """
 
     graph_py: str
     wiring: dict[str, Any]
     artifacts: tuple[SealedArtifact, ...]
     pieces_total: int
     build: dict[str, Any]
+    passes: tuple[dict[str, Any], ...] = ()
 
 
 def split_capture(
@@ -70,11 +77,15 @@ def build_part(
 ) -> BuiltPart:
     """Returns a traced part compiled and sealed. `on_piece(done, total)` is told of every distinct piece."""
     split, pieces, piece_of = split_capture(capture, splitting_ops)
+    graph_py = readable(split, piece_of)
+    trace_split(capture.compile_id, split, piece_of, splitting_ops)
+    if settings.dump is not None:
+        settings.dump.split(graph_py, [piece.graph for piece in pieces])
     artifacts = []
     on_piece(0, len(pieces))
-    for done, piece in enumerate(pieces, start=1):
-        artifacts.append(_sealed(piece, settings))
-        on_piece(done, len(pieces))
+    for number, piece in enumerate(pieces):
+        artifacts.append(_sealed(number, piece, settings))
+        on_piece(number + 1, len(pieces))
     wired = Wiring(split, piece_of)
     wiring = {
         "format": FORMAT,
@@ -94,8 +105,9 @@ def build_part(
             for piece, artifact in zip(pieces, artifacts, strict=True)
         ],
     }
+    _trace_built(capture.compile_id, artifacts, piece_of, settings)
     return BuiltPart(
-        graph_py=readable(split, piece_of),
+        graph_py=graph_py,
         wiring=wiring,
         artifacts=tuple(artifacts),
         pieces_total=len(split.pieces),
@@ -107,20 +119,56 @@ def build_part(
             "isa": settings.target.isa,
             "compiler": compiler_identity() if any(artifact.kernels for artifact in artifacts) else None,
         },
+        passes=tuple(
+            {
+                "piece": number,
+                "tokens": [settings.smallest, settings.largest],
+                "passes": [asdict(run) for run in artifact.passes],
+            }
+            for number, artifact in enumerate(artifacts)
+        ),
     )
 
 
-def _sealed(piece: Piece, settings: InductorSettings) -> SealedArtifact:
-    built = compile_piece(piece, settings)
+def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArtifact:
+    dump, bounds = settings.dump, (settings.smallest, settings.largest)
+    built = compile_piece(piece, settings, dump and dump.watch(number, *bounds))
     dynamic = "backed"
     try:
         _hold(built, settings)
     except ShapeLimited:
         # The limit is Inductor's and not the model's: without a hint it makes no such assumption.
-        built = compile_piece(piece, replace(settings, unbacked=True))
+        built = compile_piece(piece, replace(settings, unbacked=True), dump and dump.watch(number, *bounds))
         _hold(built, settings)
         dynamic = "unbacked"
-    return SealedArtifact(piece.fingerprint, seal(built, piece.fingerprint), dynamic, len(built.kernels))
+    if dump is not None:
+        dump.piece(number, *bounds, built)
+    files = seal(built, piece.fingerprint)
+    return SealedArtifact(piece.fingerprint, files, dynamic, len(built.kernels), built.passes)
+
+
+def _trace_built(
+    compile_id: Any,
+    artifacts: Sequence[SealedArtifact],
+    piece_of: Mapping[str, int],
+    settings: InductorSettings,
+) -> None:
+    trace_pieces(
+        compile_id,
+        lambda: [
+            {
+                "piece": number,
+                "fingerprint": artifact.fingerprint,
+                "parts": [name for name, used in piece_of.items() if used == number],
+                "dynamic": artifact.dynamic,
+                "kernels": artifact.kernels,
+                "passes": {run.name: run.matches for run in artifact.passes},
+            }
+            for number, artifact in enumerate(artifacts)
+        ],
+    )
+    bounds = {"smallest": settings.smallest, "largest": settings.largest}
+    trace_ranges(compile_id, lambda: [{**bounds, "pieces": list(range(len(artifacts)))}])
 
 
 def _hold(built: BuiltPiece, settings: InductorSettings) -> None:

@@ -22,7 +22,7 @@ from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, guards
-from torch._guards import TracingContext
+from torch._guards import CompileContext, TracingContext
 
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
@@ -46,6 +46,7 @@ class Capture:
     aliases: Aliases
     inlined: Inlined
     shape_env: Any
+    compile_id: Any = None
 
     @property
     def tokens(self) -> frozenset[sympy.Symbol]:
@@ -97,6 +98,7 @@ def capture(
             # Now and not later: Dynamo strips them from the nodes when the compile is over.
             sources=tuple(node.meta["grapharg"].source for node in placeholders),
             shape_env=context.fake_mode.shape_env,
+            compile_id=CompileContext.current_compile_id(),
         )
         count = len(next(node for node in graph.graph.nodes if node.op == "output").args[0])
         return lambda *args: tuple(OutputMarker(index) for index in range(count))
@@ -154,6 +156,7 @@ def capture(
         aliases=caught["aliases"],
         inlined=inlined,
         shape_env=caught["shape_env"],
+        compile_id=caught["compile_id"],
     )
 
 
