@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,9 @@ class _Start:
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
             if debug_dump is not None:
-                session.begin_dump(Path(debug_dump))
+                from graphkiln.core.compile.dump import DebugDump
+
+                session.dump = DebugDump(Path(debug_dump), plan)
             if compiles and self.config.compiles and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
         found = session.reopen(_BACKBONE) if self.config.compiles else None
@@ -192,8 +195,13 @@ class _Start:
         if first_call and session.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
                 forward(*served.example_inputs(session.smallest))
-        session.end_dump()
         report = session.report()
+        if session.dump is not None:
+            session.dump.decisions(plan, report.decisions, report.key)
+            what = (
+                "" if report.outcome != "hit" else ": decisions only, for a hit traces and compiles nothing"
+            )
+            report = replace(report, notes=(*report.notes, f"debug dump in {session.dump.path}{what}"))
         session.record(report)
         return Runner(served, forward, report, self.deployment), report
 

@@ -32,31 +32,32 @@ from graphkiln.core.trace.shapes import facts_of
 if TYPE_CHECKING:
     from graphkiln.core.compile.inductor import BuiltPiece
     from graphkiln.core.passes.pipeline import PassRun
+    from graphkiln.core.plan import Plan
+    from graphkiln.core.report import Decision
     from graphkiln.core.trace.capture import Capture
 
 
 class DebugDump:
     """The folder of one start: `path`."""
 
-    def __init__(self, folder: Path, label: str, lookup: str | None) -> None:
+    def __init__(self, folder: Path, plan: Plan) -> None:
         """Makes a folder of its own for a start in `folder`. Raises OSError where it cannot."""
-        name = f"{re.sub('[^A-Za-z0-9._-]+', '-', label).strip('-.') or 'model'}-{(lookup or 'no-key')[:10]}"
+        label = re.sub("[^A-Za-z0-9._-]+", "-", plan.label).strip("-.") or "model"
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = _new_folder(folder, name)
+        self.path = _new_folder(folder, f"{label}-{(plan.lookup or 'no-key')[:10]}")
+        self.decisions(plan, plan.decisions, None)
 
-    def decisions(
-        self, requested: Any, effective: Any, decisions: Iterable[Any], keys: Mapping[str, str | None]
-    ) -> None:
+    def decisions(self, plan: Plan, decisions: Iterable[Decision], key: str | None) -> None:
         """Writes what was asked and what became of it; the last call stands."""
         rows = [
             f"{row.field}: asked {row.asked!r}, got {row.got!r}, because {row.reason}" for row in decisions
         ]
         _write(
             self.path / "decisions.txt",
-            [*(f"{name}: {value}" for name, value in keys.items()), ""],
+            [f"{plan.label} for {plan.target.name}", f"lookup {plan.lookup}", f"key    {key}", ""],
             _titled("decided", rows),
-            _titled("requested", [_json(requested)]),
-            _titled("in effect", [_json(effective)]),
+            _titled("requested", [_json(plan.requested())]),
+            _titled("in effect", [_json(plan.effective())]),
         )
 
     def part(self, rank: str, prefix: str) -> PartDump:
