@@ -132,13 +132,14 @@ def build_part(
 
 def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArtifact:
     dump, bounds = settings.dump, (settings.smallest, settings.largest)
-    built = compile_piece(piece, settings, dump and dump.watch(number, *bounds))
+    built = compile_piece(piece, settings, None if dump is None else dump.watch(number, *bounds))
     dynamic = "backed"
     try:
         _hold(built, settings)
     except ShapeLimited:
         # The limit is Inductor's and not the model's: without a hint it makes no such assumption.
-        built = compile_piece(piece, replace(settings, unbacked=True), dump and dump.watch(number, *bounds))
+        watch = None if dump is None else dump.watch(number, *bounds)
+        built = compile_piece(piece, replace(settings, unbacked=True), watch)
         _hold(built, settings)
         dynamic = "unbacked"
     if dump is not None:

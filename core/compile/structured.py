@@ -3,7 +3,7 @@
 Three artifacts of JSON: `graphkiln_split`, `graphkiln_pieces`, `graphkiln_ranges`. They carry the id
 of the Dynamo trace that the part came from. Without a trace log nothing is computed.
 
-Tried on torch 2.13.0. Private: `torch._logging.trace_structured`, `torch._guards.compile_context`.
+Tried on torch 2.13.0. Private: `torch._logging._internal.trace_structured`, `torch._guards.compile_context`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch._guards import CompileContext, compile_context
-from torch._logging import trace_structured
+from torch._logging._internal import trace_structured
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.split import SplitGraph

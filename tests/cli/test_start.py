@@ -204,13 +204,21 @@ def test_every_option_reaches_the_deployment_and_the_config(
         "-cc.mode=NONE",
         "--no-check",
         "--no-store-source",
+        "--debug-dump",
+        str(tmp_path),
         "-q",
         *root,
     )
     assert done.status == 0, done.err
     assert core.deployment == Deployment("preset:llama", **deployment)
     assert (core.config.optimization_level, core.config.mode) == (1, 0)
-    assert core.options == {"check": False, "store_source": False, "cache_root": tmp_path, "progress": None}
+    assert core.options == {
+        "check": False,
+        "store_source": False,
+        "debug_dump": tmp_path,
+        "cache_root": tmp_path,
+        "progress": None,
+    }
 
 
 def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run]) -> None:
