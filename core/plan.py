@@ -22,10 +22,12 @@ from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, CompileError
 from graphkiln.core.models.experts import TRACEABLE
 from graphkiln.core.models.source import ModelSource, identify
+from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.report import Decision
 from graphkiln.core.target.cpu import CpuTarget, cpu_target
 
 if TYPE_CHECKING:
+    from graphkiln.core.compile.dump import PartDump
     from graphkiln.core.compile.settings import InductorSettings
 
 
@@ -65,12 +67,19 @@ class Plan:
         """The token count that models are looked at with: odd, prime, above what models tend to branch on."""
         return min(13, self.largest)
 
+    @property
+    def pipeline(self) -> Pipeline:
+        """The passes that run over every piece."""
+        return Pipeline(self.compilation.passes.on, self.config.inductor_passes)
+
     def ranges(self, smallest: int) -> tuple[CompileRange, ...]:
         """Returns what is compiled apart, single sizes first; no token count below `smallest`."""
         found = self.compilation.ranges.in_compile_order
         return tuple(CompileRange(max(one.start, smallest), one.end) for one in found if one.end >= smallest)
 
-    def settings(self, smallest: int, scratch: Path) -> tuple[InductorSettings, ...]:
+    def settings(
+        self, smallest: int, scratch: Path, dump: PartDump | None = None
+    ) -> tuple[InductorSettings, ...]:
         """Returns how a piece of this start is compiled for each of `ranges`."""
         from graphkiln.core.compile.settings import InductorSettings
 
@@ -84,6 +93,8 @@ class Plan:
                 scratch=scratch,
                 fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
                 unbacked=self.compilation.dynamic_shapes.type is DynamicShapesType.UNBACKED,
+                passes=self.pipeline,
+                dump=dump,
             )
             for found in self.ranges(smallest)
         )
@@ -146,7 +157,10 @@ def _plan(
     compilation = resolution.effective
     decisions.extend(resolution.decisions)
     try:
-        factors, refusal = _factors(deployment, compilation, model, dtype, max_model_len, target), None
+        factors, refusal = (
+            _factors(deployment, compilation, model, dtype, max_model_len, target, config.inductor_passes),
+            None,
+        )
     except (Bypass, NotCanonical) as error:
         factors, refusal = None, error
     return Plan(
@@ -171,6 +185,7 @@ def _factors(
     dtype: str,
     max_model_len: int | None,
     target: CpuTarget,
+    user_passes: tuple[str, ...],
 ) -> Factors:
     limits = (
         "max_num_batched_tokens", "max_num_seqs", "block_size", "tensor_parallel_size",
@@ -184,7 +199,7 @@ def _factors(
             "compilation": compilation.code_values(),
         },
         code=None,
-        compiler=compiler_factor(target),
+        compiler=compiler_factor(target, Pipeline(compilation.passes.on, user_passes)),
     )  # fmt: skip
 
 

@@ -62,7 +62,9 @@ class CheckReport:
 class StartReport:
     """What one start did. `phases` are (name, seconds) and add up to its wall time.
 
-    `reasons` say why it was no hit; `counts` what was converted, compiled, started and loaded.
+    `reasons` say why it was no hit; `counts` what was converted, compiled, started and loaded; `passes`
+    what each pass did to each piece that was compiled: `{"piece", "tokens", "passes": [{"name", "seconds",
+    "matches"}]}`.
     """
 
     outcome: Outcome
@@ -80,6 +82,7 @@ class StartReport:
     counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     compiled_seconds: float | None = None
+    passes: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from graphkiln.core.uncached import eager_part, stock_compile, why_uncached
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import SealedArtifact
+    from graphkiln.core.compile.dump import DebugDump
     from graphkiln.core.tracing import TracedPart
 
 # A part's code factor and the digests of its source files.
@@ -72,6 +73,8 @@ class Session:
         self._pieces = PieceCounts()
         self._counts = {"kernels_compiled": 0, "artifacts_loaded": 0}
         self._describe: Callable[[], dict[str, Any] | None] | None = None
+        self.dump: DebugDump | None = None
+        self._passes: tuple[Mapping[str, Any], ...] = ()
 
     def open(
         self,
@@ -257,8 +260,10 @@ class Session:
 
             traced = [trace_part(part, self.plan, keyed=keyed) for part in parts]
         self.smallest = max(one.smallest for one in traced)
-        for one in traced:
+        for part, one in zip(parts, traced, strict=True):
             self._decisions.extend(one.decisions)
+            if self.dump is not None:
+                self.dump.part(RANK, part.prefix).traced(one.capture, one.code.factor)
         return traced
 
     def _build(
@@ -270,11 +275,14 @@ class Session:
             from graphkiln.core.compile.build import build_part
 
             for part, one in zip(parts, traced, strict=True):
+                dump = None if self.dump is None else self.dump.part(RANK, part.prefix)
+                ranges = self.plan.settings(one.smallest, scratch, dump)
                 built = build_part(
                     part.module, one.capture, part.dynamic, self.plan.compilation.splitting_ops,
-                    self.plan.settings(one.smallest, scratch), known, self.phases.progress.pieces,
+                    ranges, known, self.phases.progress.pieces,
                 )  # fmt: skip
                 compiled.append(CompiledFiles(part.prefix, one, built))
+                self._passes += built.passes
         self._pieces = piece_counts([files.built for files in compiled], len(known))
         self._counts["kernels_compiled"] += sum(artifact.kernels for artifact in known.values())
         with self.phases.phase("load"):
@@ -351,6 +359,7 @@ class Session:
             check=self._check,
             counts={**self._began.since(), **self._counts},
             notes=tuple(self._notes),
+            passes=self._passes,
             compiled_seconds=None if entry is None else sum(seconds for _, seconds in entry.header["phases"]),
         )
 

@@ -23,6 +23,7 @@ from graphkiln.core.compile.compiler_factor import compiler_factor
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CoreError
+from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.plan import make_plan
 from graphkiln.core.publication import versions
 from graphkiln.core.target.cpu import cpu_target
@@ -65,14 +66,15 @@ def _text(difference: Difference) -> str:
 
 def _compiler(entry: Entry) -> list[Difference]:
     then = _factor(entry, "compiler")
-    return factor_differences(
-        {"compiler": then}, {"compiler": {**_compiler_now(), "target": then.get("target")}}, ["compiler"]
-    )
+    order = then.get("passes", {}).get("order", ())
+    user = tuple(name for name in order if ":" in name)
+    now = {**_compiler_now(user), "target": then.get("target")}
+    return factor_differences({"compiler": then}, {"compiler": now}, ["compiler"])
 
 
 @cache
-def _compiler_now() -> dict[str, Any]:
-    return compiler_factor(cpu_target("cpu"))
+def _compiler_now(user_passes: tuple[str, ...]) -> dict[str, Any]:
+    return compiler_factor(cpu_target("cpu"), Pipeline(user=user_passes))
 
 
 def _code(entry: Entry) -> list[Difference]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,18 @@ def precompile(
     *,
     check: bool = True,
     store_source: bool = True,
+    debug_dump: Path | str | None = None,
     cache_root: Path | str | None = None,
     progress: Progress | None = None,
 ) -> StartReport:
     """Traces, compiles, checks and publishes what a start of `deployment` needs; a hit does none of it.
 
+    `debug_dump` is a folder that gets graphs, guards and generated sources to read, in a new folder inside.
     Raises CheckFailed, and publishes nothing, when compiled and eager disagree; CompileError and
     ModelError for what cannot be compiled; CacheError when the cache cannot be written.
     """
     start = _Start(deployment, config, cache_root, progress, "precompile", must_publish=True)
-    return start.run(check=check, store_source=store_source)[1]
+    return start.run(check=check, store_source=store_source, debug_dump=debug_dump)[1]
 
 
 def warm(
@@ -164,6 +167,7 @@ class _Start:
         store_source: bool = True,
         compiles: bool = True,
         first_call: bool = False,
+        debug_dump: Path | str | None = None,
     ) -> tuple[Runner, StartReport]:
         with self.phases.phase("plan"):
             plan = make_plan(self.deployment, self.config)
@@ -171,6 +175,10 @@ class _Start:
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
+            if debug_dump is not None:
+                from graphkiln.core.compile.dump import DebugDump
+
+                session.dump = DebugDump(Path(debug_dump), plan)
             needs_compiler = plan.compilation.compiles and why_uncached(plan.compilation) is None
             if compiles and needs_compiler and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
@@ -194,6 +202,11 @@ class _Start:
             with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
                 forward(*served.example_inputs(session.smallest))
         report = session.report()
+        if session.dump is not None:
+            session.dump.decisions(plan, report.decisions, report.key)
+            # A hit compiles nothing, so that there is nothing else to show.
+            what = "" if report.outcome != "hit" else ": decisions only, nothing was compiled"
+            report = replace(report, notes=(*report.notes, f"debug dump in {session.dump.path}{what}"))
         session.record(report)
         return Runner(served, forward, report, self.deployment), report
 

@@ -108,6 +108,7 @@ def rank_facts(entry: Entry, rank: str) -> dict[str, Any]:
         "build_digest": manifest.build_digest,
         "bytes": sum(record.size for record in manifest.files.values()),
         "files": len(manifest.files),
+        "passes": manifest.specific.get("passes") or {},
         "parts": {prefix: list(artifacts) for prefix, artifacts in manifest.parts.items()},
     }
 

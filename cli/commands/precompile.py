@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,6 +26,15 @@ def precompile(
     no_store_source: Annotated[
         bool, typer.Option("--no-store-source", help="Keep no copy of the traced source files.")
     ] = False,
+    debug_dump: Annotated[
+        Path | None,
+        typer.Option(
+            "--debug-dump",
+            metavar="DIR",
+            help="Write graphs, guards and generated sources of the compile into DIR, to be read.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Traces MODEL, compiles it, checks it and publishes the entry."""
@@ -38,6 +48,7 @@ def precompile(
             config,
             check=not no_check,
             store_source=not no_store_source,
+            debug_dump=debug_dump,
             cache_root=session.cache_root,
             progress=progress,
         )

@@ -10,6 +10,7 @@ from graphkiln.cli.show.causes import row_lines, short, value_text
 from graphkiln.cli.show.entries import target_text
 from graphkiln.cli.show.key import effective_lines, factor_lines
 from graphkiln.cli.show.numbers import age_text, bytes_text, count_text, seconds_text
+from graphkiln.cli.show.passes import pass_lines
 from graphkiln.cli.show.start import decision_lines
 from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style, printable
@@ -42,6 +43,7 @@ def entry_lines(found: Account, style: Style, shown: Shown) -> list[str]:
         *(effective_lines(header.get("effective") or {}, style) if shown.factors else []),
         *below(rank_lines(found.ranks, style)),
         *below(piece_lines(found.pieces, style)),
+        *below(pass_lines(passes_of(found.ranks), style)),
         *below(
             [line for piece in found.pieces for line in detail_lines(piece, style)] if shown.pieces else []
         ),
@@ -139,6 +141,11 @@ def rank_lines(ranks: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
         for prefix, used in rank["parts"].items()
     ]
     return table(("rank", "part", ">artifacts", "build"), rows, style) if len(rows) > 1 else []
+
+
+def passes_of(ranks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns what the passes did to every piece of every part of every rank."""
+    return [piece for rank in ranks for pieces in rank["passes"].values() for piece in pieces]
 
 
 def piece_lines(pieces: Sequence[Piece], style: Style) -> list[str]:

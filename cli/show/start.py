@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from graphkiln.cli.show.numbers import bytes_text, seconds_text
+from graphkiln.cli.show.passes import pass_lines
 from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style
 
@@ -32,6 +33,7 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
         *facts(pairs, style),
         *below(reason_lines(report, style), style.bold("why it is no hit")),
         *below(phase_lines(report.phases, style)),
+        *below(pass_lines(report.passes, style)),
         *below(check_lines(report.check, style)),
         *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
         *below(list(report.notes)),
@@ -135,6 +137,7 @@ def start_json(report: StartReport, model: str) -> dict[str, Any]:
         "phases": [{"name": name, "seconds": seconds} for name, seconds in report.phases],
         "wall_seconds": report.seconds,
         "compiled_seconds": report.compiled_seconds,
+        "passes": [dict(piece) for piece in report.passes],
         "check": None if report.check is None else check_json(report.check),
         "decisions": [asdict(decision) for decision in report.decisions],
         "effective": dict(report.effective),

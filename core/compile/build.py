@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from graphkiln.core.compile.pieces import Piece, describe_piece
 from graphkiln.core.compile.seal import build_identity, seal
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
+from graphkiln.core.compile.structured import trace_pieces, trace_ranges, trace_split
 from graphkiln.core.compile.wiring import FORMAT, Wiring, describe_door, describe_inputs
 from graphkiln.core.errors import ShapeLimited
+from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.trace.capture import Capture
 from graphkiln.core.trace.shapes import ShapeFact, require
 
@@ -36,6 +38,7 @@ class SealedArtifact:
     files: Files
     dynamic: str
     kernels: int
+    passes: tuple[PassRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class BuiltPart:
     artifacts: tuple[SealedArtifact, ...]
     pieces_total: int
     build: dict[str, Any]
+    passes: tuple[dict[str, Any], ...] = ()
 
 
 def split_capture(
@@ -81,6 +85,11 @@ def build_part(
     fingerprint and range, and is added to. `on_piece(done, total)` is told of every piece.
     """
     split, pieces, piece_of = split_capture(capture, splitting_ops)
+    graph_py = readable(split, piece_of)
+    trace_split(capture.compile_id, split, piece_of, splitting_ops)
+    dump = ranges[0].dump
+    if dump is not None:
+        dump.split(graph_py, [piece.graph for piece in pieces])
     artifacts = []
     total = len(pieces) * len(ranges)
     on_piece(0, total)
@@ -103,8 +112,9 @@ def build_part(
         }
         for artifact in artifacts
     ]
+    _trace_built(capture.compile_id, artifacts, piece_of, bounds)
     return BuiltPart(
-        graph_py=readable(split, piece_of),
+        graph_py=graph_py,
         wiring=wiring,
         artifacts=tuple(artifacts),
         pieces_total=len(split.pieces),
@@ -119,6 +129,14 @@ def build_part(
             "isa": ranges[0].target.isa,
             "compiler": compiler_identity() if any(artifact.kernels for artifact in artifacts) else None,
         },
+        passes=tuple(
+            {
+                "piece": artifact.piece,
+                "tokens": list(artifact.range),
+                "passes": [asdict(run) for run in artifact.passes],
+            }
+            for artifact in artifacts
+        ),
     )
 
 
@@ -146,18 +164,55 @@ def wire(
 
 
 def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArtifact:
-    built = compile_piece(piece, settings)
+    dump, bounds = settings.dump, (settings.smallest, settings.largest)
+    built = compile_piece(piece, settings, None if dump is None else dump.watch(number, *bounds))
     dynamic = "static" if settings.static else "unbacked" if settings.unbacked else "backed"
     try:
         _hold(built, settings)
     except ShapeLimited:
         # The limit is Inductor's and not the model's: without a hint it makes no such assumption.
-        built = compile_piece(piece, replace(settings, unbacked=True))
+        watch = None if dump is None else dump.watch(number, *bounds)
+        built = compile_piece(piece, replace(settings, unbacked=True), watch)
         _hold(built, settings)
         dynamic = "unbacked"
+    if dump is not None:
+        dump.piece(number, *bounds, built)
     files = seal(built, piece.fingerprint)
-    bounds = (settings.smallest, settings.largest)
-    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, len(built.kernels))
+    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, len(built.kernels), built.passes)
+
+
+def _trace_built(
+    compile_id: Any,
+    artifacts: Sequence[SealedArtifact],
+    piece_of: Mapping[str, int],
+    ranges: Sequence[tuple[int, int]],
+) -> None:
+    trace_pieces(
+        compile_id,
+        lambda: [
+            {
+                "piece": artifact.piece,
+                "fingerprint": artifact.fingerprint,
+                "tokens": list(artifact.range),
+                "parts": [name for name, used in piece_of.items() if used == artifact.piece],
+                "dynamic": artifact.dynamic,
+                "kernels": artifact.kernels,
+                "passes": {run.name: run.matches for run in artifact.passes},
+            }
+            for artifact in artifacts
+        ],
+    )
+    trace_ranges(
+        compile_id,
+        lambda: [
+            {
+                "smallest": start,
+                "largest": end,
+                "pieces": [artifact.piece for artifact in artifacts if artifact.range == (start, end)],
+            }
+            for start, end in ranges
+        ],
+    )
 
 
 def _hold(built: BuiltPiece, settings: InductorSettings) -> None:

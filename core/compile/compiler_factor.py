@@ -5,7 +5,6 @@ Read on every start, so nothing here imports Inductor: sources are read as files
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 
 from graphkiln.core.compile.torch_options import torch_options
+from graphkiln.core.passes.pipeline import Pipeline
+from graphkiln.core.passes.sources import syntax_digest
 from graphkiln.core.target.cpu import CpuTarget
 
 # Parts of torch in Python that decide what comes out of a trace and of Inductor.
@@ -26,14 +27,18 @@ _TORCH_PARTS = (
 _PIPELINE = ("trace", "compile")
 
 
-def compiler_factor(target: CpuTarget) -> dict[str, Any]:
-    """Returns the compiler factor for a target. Raises Bypass for an option that has no plain form."""
+def compiler_factor(target: CpuTarget, passes: Pipeline) -> dict[str, Any]:
+    """Returns the compiler factor for a target.
+
+    Raises Bypass for an option that has no plain form, CompileError for a pass without source.
+    """
     return {
         "torch": str(torch.__version__),
         "torch_sources": torch_sources(),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         **torch_options(),
         "pipeline": pipeline_digest(),
+        "passes": passes.factor(),
         "target": target.as_factor(),
     }
 
@@ -53,18 +58,7 @@ def pipeline_digest() -> dict[str, str]:
     # Found from this file: the namespace package has no usable path in an editable install.
     root = Path(__file__).parents[1]
     return {
-        f"{part}.{file.stem}": _syntax_digest(file.read_bytes())
+        f"{part}.{file.stem}": syntax_digest(file.read_bytes())
         for part in _PIPELINE
         for file in sorted((root / part).glob("*.py"))
     }
-
-
-def _syntax_digest(source: bytes) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and body:
-            first = body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                del body[0]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]

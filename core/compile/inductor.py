@@ -35,6 +35,8 @@ from graphkiln.core.compile.instruction_set import flags_for, vector_sets
 from graphkiln.core.compile.pieces import Piece
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.errors import Bypass, CompileError, NoCompiler
+from graphkiln.core.passes.manager import PassManager, Watch
+from graphkiln.core.passes.pipeline import PassRun
 
 
 @dataclass
@@ -57,15 +59,17 @@ class BuiltPiece:
     facts: tuple[sympy.Expr, ...]
     tokens: sympy.Symbol | None
     kernels_built: int = field(default=0)
+    passes: tuple[PassRun, ...] = ()
 
 
-def compile_piece(piece: Piece, settings: InductorSettings) -> BuiltPiece:
+def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None = None) -> BuiltPiece:
     """Returns `piece` compiled by Inductor for token counts in [smallest, largest].
 
     Raises NoCompiler when a C++ compiler is needed and missing, CompileError when the piece does
-    something that its plain calling convention cannot carry.
+    something that its plain calling convention cannot carry. `watch` sees the graph between passes.
     """
-    with _inductor_environment(settings):
+    passes = _pass_manager(settings, watch)
+    with _inductor_environment(settings, passes):
         mode, inputs, tokens = fake_inputs(piece.inputs, settings)
         caught: list[Any] = []
 
@@ -99,7 +103,16 @@ def compile_piece(piece: Piece, settings: InductorSettings) -> BuiltPiece:
         facts=tuple(guard.expr for guard in env.guards),
         tokens=tokens,
         kernels_built=len(built),
+        passes=passes.runs,
     )
+
+
+def _pass_manager(settings: InductorSettings, watch: Watch | None) -> PassManager:
+    # Of the process and not of the settings: a start with such a pass has no key, and still runs it.
+    others = inductor_config.post_grad_custom_post_pass
+    last = others if isinstance(others, (list, tuple)) else [others] if others is not None else []
+    identity = settings.passes.identity(settings.smallest, settings.largest)
+    return PassManager(settings.passes, identity, watch=watch, last=last)
 
 
 def compiler_identity() -> str:
@@ -204,10 +217,11 @@ def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
 
 
 @contextlib.contextmanager
-def _inductor_environment(settings: InductorSettings) -> Iterator[None]:
+def _inductor_environment(settings: InductorSettings, passes: PassManager) -> Iterator[None]:
     """Caches off, files in the scratch folder, kernels for the target and not for this machine."""
     patches = {
         **settings.options,
+        "post_grad_custom_post_pass": passes,
         "fx_graph_cache": False,
         "fx_graph_remote_cache": False,
         "autotune_remote_cache": False,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.target.cpu import CpuTarget
+
+if TYPE_CHECKING:
+    from graphkiln.core.compile.dump import PartDump
 
 
 @dataclass(frozen=True)
 class InductorSettings:
-    """What decides generated code beside the graph: token range, target, Inductor options.
+    """What decides generated code beside the graph: token range, target, Inductor options, passes.
 
     `hint` is the token count that size heuristics see; `scratch` a private folder for the files
-    that compilers write.
+    that compilers write; `dump` is told what a debug dump shows.
     """
 
     smallest: int
@@ -25,6 +29,8 @@ class InductorSettings:
     options: Mapping[str, Any]
     scratch: Path
     fast_math: bool = False
+    passes: Pipeline = field(default_factory=Pipeline)
+    dump: PartDump | None = None
     unbacked: bool = False
 
     @property

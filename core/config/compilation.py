@@ -13,6 +13,7 @@ from graphkiln.core.config.fields import flag, integer, mapping, member, refuse_
 from graphkiln.core.config.levels import level_mode
 from graphkiln.core.config.modes import CompilationMode, CUDAGraphMode, PerformanceMode, level_of, mode_of
 from graphkiln.core.config.passes_config import PassConfig, passes_of
+from graphkiln.core.passes.config import user_passes
 
 # No sizes, or the default ones? Both could be meant, and they are far apart.
 _NULL_IS_UNCLEAR = ("cudagraph_capture_sizes", "max_cudagraph_capture_size")
@@ -24,8 +25,9 @@ class CompilationConfig:
 
     `optimization_level` is O0 to O3. `splitting_ops` None means attention and the writes of the KV
     cache, an empty list that nothing cuts. `compile_sizes` may hold the word cudagraph_capture_sizes.
-    `inductor_compile_config` holds Inductor options by their dotted names. `cache_dir` is a folder
-    that keeps the entries instead of the cache root; keys are stored and checked there all the same.
+    `inductor_compile_config` holds Inductor options by their dotted names, `inductor_passes` the
+    user's own passes, `module:Class` or `module:function` each. `cache_dir` is a folder that keeps the
+    entries instead of the cache root; keys are stored and checked there all the same.
 
     Names of modes and lists are taken as well as enumerations and tuples. Raises ValueError, in one
     line that names the field.
@@ -43,6 +45,7 @@ class CompilationConfig:
     pass_config: PassConfig = field(default_factory=PassConfig)
     dynamic_shapes_config: DynamicShapesConfig = field(default_factory=DynamicShapesConfig)
     inductor_compile_config: Mapping[str, Any] = field(default_factory=dict)
+    inductor_passes: tuple[str, ...] = ()
     compile_sizes: tuple[int | str, ...] | None = None
     compile_ranges_endpoints: tuple[int, ...] | None = None
     cudagraph_mode: CUDAGraphMode | None = None
@@ -96,7 +99,16 @@ class CompilationConfig:
 
 _MAY_BE_NONE = {item.name for item in fields(CompilationConfig) if item.default is None}
 
+
+def _inductor_options(value: object) -> Mapping[str, Any]:
+    given = mapping("inductor_compile_config", value)
+    if "post_grad_custom_post_pass" in given:
+        raise ValueError("post_grad_custom_post_pass: name the pass in inductor_passes, as module:name")
+    return given
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
+    "inductor_passes": user_passes,
     "optimization_level": level_of,
     "performance_mode": lambda value: member("performance_mode", value, PerformanceMode),
     "enforce_eager": lambda value: flag("enforce_eager", value),
@@ -109,7 +121,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ir_enable_torch_wrap": lambda value: flag("ir_enable_torch_wrap", value),
     "pass_config": passes_of,
     "dynamic_shapes_config": dynamic_shapes_of,
-    "inductor_compile_config": lambda value: mapping("inductor_compile_config", value),
+    "inductor_compile_config": lambda value: _inductor_options(value),
     "compile_sizes": ranges.checked_sizes,
     "compile_ranges_endpoints": ranges.checked_endpoints,
     "cudagraph_mode": lambda value: member("cudagraph_mode", value, CUDAGraphMode),

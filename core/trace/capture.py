@@ -23,7 +23,7 @@ from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import exc, guards
-from torch._guards import TracingContext
+from torch._guards import CompileContext, TracingContext
 from torch.fx.experimental import _config as fx_config
 
 from graphkiln.core.errors import Bypass, CompileError
@@ -49,6 +49,7 @@ class Capture:
     aliases: Aliases
     inlined: Inlined
     shape_env: Any
+    compile_id: Any = None
 
     @property
     def tokens(self) -> frozenset[sympy.Symbol]:
@@ -110,6 +111,7 @@ def capture(
             # Now and not later: Dynamo strips them from the nodes when the compile is over.
             sources=tuple(node.meta["grapharg"].source for node in placeholders),
             shape_env=context.fake_mode.shape_env,
+            compile_id=CompileContext.current_compile_id(),
         )
         count = len(next(node for node in graph.graph.nodes if node.op == "output").args[0])
         return lambda *args: tuple(OutputMarker(index) for index in range(count))
@@ -164,6 +166,7 @@ def capture(
         aliases=caught["aliases"],
         inlined=inlined,
         shape_env=caught["shape_env"],
+        compile_id=caught["compile_id"],
     )
 
 

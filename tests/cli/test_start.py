@@ -207,6 +207,8 @@ def test_every_option_reaches_the_deployment_and_the_config(
         "--enforce-eager",
         "--no-check",
         "--no-store-source",
+        "--debug-dump",
+        str(tmp_path),
         "-q",
         *root,
     )
@@ -214,7 +216,13 @@ def test_every_option_reaches_the_deployment_and_the_config(
     assert core.deployment == Deployment("preset:llama", **deployment)
     assert (core.config.optimization_level, core.config.mode) == (1, 0)
     assert (core.config.performance_mode.value, core.config.enforce_eager) == ("interactivity", True)
-    assert core.options == {"check": False, "store_source": False, "cache_root": tmp_path, "progress": None}
+    assert core.options == {
+        "check": False,
+        "store_source": False,
+        "debug_dump": tmp_path,
+        "cache_root": tmp_path,
+        "progress": None,
+    }
 
 
 @pytest.mark.parametrize("words", [["-O3"], ["-O=3"], ["-O", "O3"], ["--optimization-level", "O3"], ["-OO3"]])
