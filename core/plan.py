@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphkiln.cache.errors import NotCanonical
+from graphkiln.cache.factors.canonical import digest
 from graphkiln.cache.factors.env import env_factor, read
 from graphkiln.cache.factors.key import Factors
 from graphkiln.core.compile.compiler_factor import compiler_factor
@@ -58,6 +59,7 @@ class Plan:
         """Returns how a piece of this start is compiled."""
         from graphkiln.core.compile.settings import InductorSettings
 
+        planned = None if self.factors is None else digest(self.factors.compiler["passes"])
         return InductorSettings(
             smallest=smallest,
             largest=self.largest,
@@ -66,7 +68,7 @@ class Plan:
             options=self.config.inductor_compile_config,
             scratch=scratch,
             fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
-            passes=_pipeline(self.config),
+            passes=replace(_pipeline(self.config), planned=planned),
         )
 
     def requested(self) -> dict[str, Any]:
