@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphkiln.cache.errors import NotCanonical
+from graphkiln.cache.factors.canonical import digest
 from graphkiln.cache.factors.env import env_factor, read
 from graphkiln.cache.factors.key import Factors
 from graphkiln.core.compile.compiler_factor import compiler_factor
@@ -69,8 +70,9 @@ class Plan:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The passes that run over every piece."""
-        return Pipeline(self.compilation.passes.on, self.config.inductor_passes)
+        """The passes that run over every piece, held to the sources that the key was made of."""
+        planned = None if self.factors is None else digest(self.factors.compiler["passes"])
+        return Pipeline(self.compilation.passes.on, self.config.inductor_passes, planned)
 
     def ranges(self, smallest: int) -> tuple[CompileRange, ...]:
         """Returns what is compiled apart, single sizes first; no token count below `smallest`."""

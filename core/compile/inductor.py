@@ -111,8 +111,10 @@ def _pass_manager(settings: InductorSettings, watch: Watch | None) -> PassManage
     # Of the process and not of the settings: a start with such a pass has no key, and still runs it.
     others = inductor_config.post_grad_custom_post_pass
     last = others if isinstance(others, (list, tuple)) else [others] if others is not None else []
-    identity = settings.passes.identity(settings.smallest, settings.largest)
-    return PassManager(settings.passes, identity, watch=watch, last=last)
+    passes = PassManager(settings.passes, watch=watch, last=last)
+    # After the passes were imported: what runs is then what the key was made of.
+    passes.identity = settings.passes.identity(settings.smallest, settings.largest)
+    return passes
 
 
 def compiler_identity() -> str:

@@ -26,17 +26,17 @@ class PassManager(CustomGraphPass):
 
     `watch(name, graph)` is called with the graph as it came, under the name `before`, and after every
     pass. `last` are passes that the process itself had put under the same hook; they run behind ours.
+    `identity` is set by who knows the range.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
-        identity: str,
         *,
         watch: Watch | None = None,
         last: Sequence[Callable[[fx.Graph], Any]] = (),
     ) -> None:
-        self._identity = identity
+        self.identity = ""
         self._watch = watch
         self._last = tuple(last)
         self._user = frozenset(pipeline.user)
@@ -44,9 +44,9 @@ class PassManager(CustomGraphPass):
         self._seconds = {name: 0.0 for name, _ in self._passes}
         self._matches: dict[str, int | None] = {}
 
-    def uuid(self) -> str:
-        """Returns what Inductor's caches, where they are on, tell two pipelines apart by."""
-        return self._identity
+    def uuid(self) -> str | None:
+        """Returns what Inductor's caches tell two pipelines apart by; None lets it cache nothing."""
+        return self.identity or None
 
     @property
     def runs(self) -> tuple[PassRun, ...]:

@@ -40,10 +40,14 @@ class PassRun:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The passes of a start: the switches that are `on`, and the user's own passes by importable name."""
+    """The passes of a start: the switches that are `on`, and the user's own passes by importable name.
+
+    `planned` is the digest of the factor that the start's key was made of, None where it has no key.
+    """
 
     on: tuple[str, ...] = ()
     user: tuple[str, ...] = ()
+    planned: str | None = None
 
     def steps(self) -> dict[str, str]:
         """Returns the passes that run, name to importable name, in order."""
@@ -68,8 +72,16 @@ class Pipeline:
         return {"order": [*_SWITCHED, *self.user, *_ALWAYS], "sources": sources}
 
     def identity(self, smallest: int, largest: int) -> str:
-        """Returns the digest of passes, switches, range and sources that Inductor's own caches key on."""
-        return digest({"on": sorted(self.on), "range": [smallest, largest], **self.factor()})
+        """Returns the digest of passes, switches, range and sources that Inductor's own caches key on.
+
+        Raises CompileError when the sources are no longer those of the start's key.
+        """
+        factor = self.factor()
+        if self.planned not in (None, digest(factor)):
+            raise CompileError(
+                "passes", "a source file of a pass changed while the model was traced", "run it again"
+            )
+        return digest({"on": sorted(self.on), "range": [smallest, largest], **factor})
 
 
 def _require_source(name: str) -> None:

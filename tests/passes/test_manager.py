@@ -46,7 +46,7 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def manager(*user: str, **options: Any) -> Any:
-    return PassManager(Pipeline(("eliminate_noops",), user), "identity", **options)
+    return PassManager(Pipeline(("eliminate_noops",), user), **options)
 
 
 def test_every_pass_runs_in_order_and_says_what_it_did() -> None:

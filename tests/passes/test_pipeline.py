@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from graphkiln.cache.factors.canonical import digest
 from graphkiln.cache.factors.difference import differences
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
@@ -116,6 +118,15 @@ def test_range_and_switches_are_in_what_inductor_keys_on() -> None:
     pipeline = Pipeline(("eliminate_noops",))
     assert pipeline.identity(1, 8) == pipeline.identity(1, 8)
     assert len({pipeline.identity(1, 8), pipeline.identity(1, 9), Pipeline().identity(1, 8)}) == 3
+
+
+def test_a_source_that_changed_since_the_key_was_made_ends_the_compile(code: Path) -> None:
+    pipeline = Pipeline((), ("pp_passes:mine",))
+    planned = replace(pipeline, planned=digest(pipeline.factor()))
+    assert planned.identity(1, 8) == pipeline.identity(1, 8)
+    (code / "pp_helper.py").write_text("def nothing():\n    return 1\n")
+    with pytest.raises(CompileError, match="changed while the model was traced"):
+        planned.identity(1, 8)
 
 
 def test_the_factor_imports_no_pass_and_no_torch(code: Path) -> None:
