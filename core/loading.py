@@ -23,7 +23,7 @@ from graphkiln.core.target.cpu import CpuTarget, cpu_features
 from graphkiln.core.trace.code import check_code, check_live, check_source
 from graphkiln.core.trace.custom_ops import check_ops
 from graphkiln.core.trace.functions import CodeDigests
-from graphkiln.core.trace.paths import Walker
+from graphkiln.core.trace.paths import PathBroken, Walker
 
 RANK = "0_0"
 
@@ -117,6 +117,8 @@ def restored(
     description = wiring.get("model")
     if code is None or description is None:
         return None, "the entry does not describe how"
+    if any("path" in spec for spec in wiring["inputs"]):
+        return None, "it takes inputs from places in its model"
     found = check_source(code, wiring["sources"])
     if found:
         return None, f"{found[0].name} is not as it was"
@@ -154,13 +156,16 @@ def load_part(
         _piece(artifact, piece["fingerprint"], name)
         for artifact, piece in zip(artifacts, wiring["pieces"], strict=True)
     ]
-    return CompiledPart(wiring, pieces, module, Walker(module).walk)
+    try:
+        return CompiledPart(wiring, pieces, module, Walker(module).walk)
+    except PathBroken as broken:
+        raise LoadRefused(name, f"its input at {broken.step} is not in this model") from broken
 
 
 def _piece(artifact: ArtifactFiles, fingerprint: str, name: str) -> SealedPiece:
     try:
         piece = load_piece(artifact)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, AttributeError) as error:
         raise LoadRefused(name, f"a kernel cannot be mapped: {error}") from error
     except ValueError as error:
         raise LoadRefused(name, str(error)) from error

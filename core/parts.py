@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from graphkiln.cache.store.manifest import PREFIX
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.errors import CompileError
 from graphkiln.core.part import Part, arguments_like
-from graphkiln.core.trace.decorator import serve_with
+from graphkiln.core.trace.decorator import served_with
 
 BACKBONE = "backbone"
 
 Inputs = Callable[[int], Sequence[Any]]
+Context = Callable[[int], contextlib.AbstractContextManager[Any]]
 
 
 def find_parts(
-    root: torch.nn.Module, config: CompilationConfig, inputs: Inputs, example_tokens: int
+    root: torch.nn.Module,
+    config: CompilationConfig,
+    inputs: Inputs,
+    example_tokens: int,
+    context: Context,
 ) -> list[Part]:
     """Returns the parts of a model: the root, or where it is ignored or not decorated, what is below it.
 
     A part inside another part is compiled with it. Parts below the root are named by their path, an
     encoder by its class; what calls of them look like is seen in one eager run of the root. A root
-    without any decorated module is a part itself. Raises CompileError for a part that is never called.
+    without any decorated module is a part itself. `context` is what a call needs around it, by token
+    count. Raises CompileError for a part that is never called, or whose path is no name for a folder.
     """
     if _wanted(root, config):
         return [Part(BACKBONE, root, inputs)]
     below = _below(root, config)
     if not below:
         return [Part(BACKBONE, root, inputs)]
-    calls = _recorded(root, below, inputs(example_tokens))
+    with context(example_tokens):
+        calls = _recorded(root, below, inputs(example_tokens))
     return [Part(prefix, module, arguments_like(module, *calls[prefix])) for prefix, module in below.items()]
 
 
@@ -53,6 +62,8 @@ def _below(root: torch.nn.Module, config: CompilationConfig) -> dict[str, torch.
         prefix = kind.__name__ if kind._graphkiln_is_encoder else path
         if prefix in found:
             prefix = path
+        if PREFIX.fullmatch(prefix) is None:
+            raise CompileError(f"part {prefix}", "its path is no name for a folder", "rename the attribute")
         found[prefix] = module
     return found
 
@@ -69,14 +80,10 @@ def _recorded(
 
         return record
 
-    for prefix, module in below.items():
-        serve_with(module, recorder(prefix, module))
-    try:
-        with torch.no_grad():
-            root.forward(*arguments)
-    finally:
-        for module in below.values():
-            serve_with(module, None)
+    with contextlib.ExitStack() as served, torch.no_grad():
+        for prefix, module in below.items():
+            served.enter_context(served_with(module, recorder(prefix, module)))
+        root.forward(*arguments)
     silent = next((prefix for prefix in below if prefix not in calls), None)
     if silent is not None:
         raise CompileError(f"part {silent}", "the model does not call it", "ignore it, or call it in forward")

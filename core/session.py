@@ -109,12 +109,12 @@ class Session:
             self.outcome = "bypass"
             return self._in_memory(parts, check) if compiles else eager
         try:
-            found = self._from_cache(parts)
+            found = self._from_cache(parts, check)
             if found is not None or not compiles:
                 return found or eager
             with self._alone():
                 # Whoever held the lock may have published it meanwhile.
-                return self._from_cache(parts, again=True) or self._compile(parts, check)
+                return self._from_cache(parts, check, again=True) or self._compile(parts, check, must_publish)
         except (Bypass, NotCanonical) as refusal:
             self._reasons = [bypass_difference(refusal)]
         except CacheError as error:
@@ -122,11 +122,11 @@ class Session:
                 raise
             self._note(f"{error}: compiled and served without the cache")
         self.outcome = "bypass"
-        return self._in_memory(parts, check)
+        return self._in_memory(parts, check) if compiles else eager
 
     def _uncached(self, parts: Sequence[Part]) -> list[Callable[..., Any]]:
         if self.plan.compilation.mode is CompilationMode.STOCK_TORCH_COMPILE:
-            return [stock_compile(part) for part in parts]
+            return [stock_compile(part, self.plan.compilation) for part in parts]
         traced = self._trace(parts, keyed=False)
         return [eager_part(part, one, self.plan) for part, one in zip(parts, traced, strict=True)]
 
@@ -161,6 +161,12 @@ class Session:
         except RootUnusable:
             return False
 
+    def has_unchecked(self) -> bool:
+        """Whether an entry with this lookup was never compared with eager."""
+        if self.store is None or self.plan.lookup is None:
+            return False
+        return any(not entry.header.get("checked") for entry in self.store.find(self.plan.lookup))
+
     def require_means(self, *, must_publish: bool) -> None:
         """Raises now what would end a compile late: no compiler, no place to write."""
         if must_publish and self.store is not None:
@@ -169,7 +175,9 @@ class Session:
 
         require_compiler()
 
-    def _from_cache(self, parts: Sequence[Part], again: bool = False) -> list[Callable[..., Any]] | None:
+    def _from_cache(
+        self, parts: Sequence[Part], check: Context | None, again: bool = False
+    ) -> list[Callable[..., Any]] | None:
         assert self.store is not None
         assert self.plan.lookup is not None
         if again:
@@ -192,6 +200,9 @@ class Session:
                 self._reasons.append(Difference("compiler", f"entry {entry.short}", "usable", refusal.reason))
                 continue
             self._took(entry, max(one.door.smallest for one in serve))
+            if check is not None and not entry.header.get("checked"):
+                self._note(f"entry {entry.short} was published without a check: compared with eager now")
+                self._check_numbers(parts, [one.door.smallest for one in serve], serve, check)
             return self._guarded(parts, serve, [recorded_code(entry, part.prefix) for part in parts])
         return None
 
@@ -230,7 +241,9 @@ class Session:
                     self._note(f"{error}: compiling without waiting any longer")
             yield
 
-    def _compile(self, parts: Sequence[Part], check: Context | None) -> list[Callable[..., Any]]:
+    def _compile(
+        self, parts: Sequence[Part], check: Context | None, must_publish: bool
+    ) -> list[Callable[..., Any]]:
         assert self.store is not None
         traced = self._trace(parts)
         factors = self.plan.with_code(
@@ -239,14 +252,25 @@ class Session:
         self._key = factors.key
         with self.store.draft(factors.key) as draft, compiler_folder(draft.scratch) as scratch:
             serve, compiled = self._build(parts, traced, scratch, check)
-            with self.phases.phase("publish"):
+            with self.phases.phase("publish"), self._kept_apart(must_publish):
                 header = entry_header(self.plan, self.report(), self.command)
                 description = self._describe() if self._describe is not None else None
                 entry = publish(
                     draft, factors, header, compiled, description=description, store_source=self.store_source
                 )
-        self.outcome, self._entry = "compiled", entry
+                self.outcome, self._entry = "compiled", entry
         return serve
+
+    @contextlib.contextmanager
+    def _kept_apart(self, must_publish: bool) -> Iterator[None]:
+        """What was compiled is served also where it cannot be published, unless that was the purpose."""
+        try:
+            yield
+        except CacheError as error:
+            if must_publish:
+                raise
+            self._note(f"{error}: compiled and served without the cache")
+            self.outcome = "bypass"
 
     def _in_memory(self, parts: Sequence[Part], check: Context | None) -> list[Callable[..., Any]]:
         traced = self._trace(parts, keyed=False)
@@ -297,7 +321,7 @@ class Session:
                 for part, files in zip(parts, compiled, strict=True)
             ]
         if check is not None:
-            self._check_numbers(parts, traced, serve, check)
+            self._check_numbers(parts, [one.smallest for one in traced], serve, check)
         if not all(one.code.factor for one in traced):
             return [*serve], compiled
         codes = [(one.code.factor, one.code.sources) for one in traced]
@@ -313,7 +337,7 @@ class Session:
     def _check_numbers(
         self,
         parts: Sequence[Part],
-        traced: Sequence[TracedPart],
+        smallest: Sequence[int],
         serve: Sequence[Callable[..., Any]],
         check: Context,
     ) -> None:
@@ -321,8 +345,8 @@ class Session:
 
         with self.phases.phase("check"):
             rows: list[CheckRow] = []
-            for part, one, compiled in zip(parts, traced, serve, strict=True):
-                counts = check_counts(self.plan.ranges(one.smallest))
+            for part, least, compiled in zip(parts, smallest, serve, strict=True):
+                counts = check_counts(self.plan.ranges(least))
                 rows += check_part(compiled, part.module.forward, part.arguments, check, counts).rows
             self._check = CheckReport(tuple(rows))
         for row in rows:

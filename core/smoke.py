@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from graphkiln.core.loading import RANK, load_entry_part
 from graphkiln.core.ops.forward_context import ForwardContext, set_forward_context
 from graphkiln.core.ops.kv_cache import blocks_needed, build_metadata, make_kv_caches
 from graphkiln.core.ops.layer import AttentionLayer
-from graphkiln.core.target.cpu import cpu_target
+from graphkiln.core.target.cpu import cpu_features, cpu_target
 from graphkiln.core.trace.custom_ops import find_op
 from graphkiln.core.trace.observe import untyped_constant
 
@@ -64,6 +65,9 @@ def _call(entry: Entry, prefix: str) -> str:
     for step in wiring["steps"]:
         if "op" in step and find_op(step["op"]) is None:
             raise NeedsModel(f"the op {step['op']} is not registered without it")
+    if any("members" in row for row in wiring["door"]["arguments"]):
+        raise NeedsModel("it takes IntermediateTensors")
+    _require_machine(entry.header["target"])
     code = entry.factors().as_json()["code"][prefix]
     stand_in = StandIn(code["parameters"])
     serve = load_entry_part(entry, prefix, stand_in, cpu_target(entry.header["target"]["name"]))
@@ -73,6 +77,14 @@ def _call(entry: Entry, prefix: str) -> str:
         result = serve(*arguments)
     shapes = ", ".join(str(list(tensor.shape)) for tensor in _tensors(result))
     return f"{prefix} of {tokens} tokens gave {shapes or type(result).__name__}"
+
+
+def _require_machine(target: Mapping[str, Any]) -> None:
+    """Raises NeedsModel when an entry is for another machine than this one: that says nothing about it."""
+    here = "aarch64" if platform.machine() in ("aarch64", "arm64") else platform.machine()
+    missing = sorted(set(target.get("features") or ()) - cpu_features())
+    if target.get("arch") != here or missing:
+        raise NeedsModel(f"it is for {target.get('name')}, and this machine is not")
 
 
 class StandIn(nn.Module):

@@ -6,6 +6,7 @@ Each returns what it did as a report; nothing here prints.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ from graphkiln.core.runner import Runner, dummy_context
 from graphkiln.core.session import Context, Session
 from graphkiln.core.trace.decorator import ActiveConfig, plain_calls, serve_with
 from graphkiln.core.uncached import why_uncached
+
+_log = logging.getLogger(__name__)
 
 
 def precompile(
@@ -103,7 +106,8 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
 
         assert plan.source is not None
         served = build(plan.source, deployment, weights="empty")
-        parts = find_parts(served.backbone, plan.config, served.example_inputs, plan.example_tokens)
+        context = call_context(served, deployment)
+        parts = find_parts(served.backbone, plan.config, served.example_inputs, plan.example_tokens, context)
         with plain_calls():
             traced = {part.prefix: trace_part(part, plan) for part in parts}
         factors = plan.with_code({prefix: one.code.factor for prefix, one in traced.items()})
@@ -132,7 +136,12 @@ def start_module(
         plain: Callable[..., Any] = module.forward
         return plain
     phases = Phases(Silent())
-    session = Session(plan, store_for(active.config, active.cache_root), phases, command="library")
+    try:
+        store = store_for(active.config, active.cache_root)
+    except CacheError as error:
+        _log.warning("%s: starting without the cache", error)
+        store = None
+    session = Session(plan, store, phases, command="library")
     prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else BACKBONE  # type: ignore[attr-defined]
     part = Part(prefix, module, arguments_like(module, args, kwargs))
     (forward,) = session.open([part], must_publish=False)
@@ -182,22 +191,21 @@ class _Start:
             needs_compiler = plan.compilation.compiles and why_uncached(plan.compilation) is None
             if compiles and needs_compiler and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
-        found = session.reopen(BACKBONE) if plan.compilation.compiles else None
+        # A restored model has no eager forward to compare with.
+        restores = plan.compilation.compiles and not (check and session.has_unchecked())
+        found = session.reopen(BACKBONE) if restores else None
         served = found[0] if found is not None else self._built(plan)
 
-        def context(count: int) -> contextlib.AbstractContextManager[Any]:
-            if not served.layers:
-                return contextlib.nullcontext()
-            return set_forward_context(dummy_context(served, self.deployment, count))
-
+        context = call_context(served, self.deployment)
         if not plan.compilation.compiles:
             session.outcome = "bypass"
             report = session.report((mode_none(plan),))
+            session.record(report)
             return Runner(served, served.backbone.forward, report, self.deployment), report
         if found is not None:
             forward = found[1]
         else:
-            forward = self._opened(plan, session, served, context if check else None, compiles)
+            forward = self._opened(plan, session, served, context, check, compiles)
         if first_call and session.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
                 forward(*served.example_inputs(session.smallest))
@@ -211,14 +219,14 @@ class _Start:
         return Runner(served, forward, report, self.deployment), report
 
     def _opened(
-        self, plan: Plan, session: Session, served: ServedModel, check: Context | None, compiles: bool
+        self, plan: Plan, session: Session, served: ServedModel, context: Context, check: bool, compiles: bool
     ) -> Callable[..., Any]:
         root = served.backbone
-        parts = find_parts(root, self.config, served.example_inputs, plan.example_tokens)
+        parts = find_parts(root, self.config, served.example_inputs, plan.example_tokens, context)
         serve = session.open(
             parts,
             must_publish=self.must_publish,
-            check=check,
+            check=context if check else None,
             compiles=compiles,
             describe=lambda: describe(served),
         )
@@ -245,6 +253,17 @@ class _Start:
                 raise
             self.phases.note(f"{error}: starting without the cache")
             return None
+
+
+def call_context(served: ServedModel, deployment: Deployment) -> Context:
+    """Returns what a call of a model needs around it, by token count: a forward context for attention."""
+
+    def context(count: int) -> contextlib.AbstractContextManager[Any]:
+        if not served.layers:
+            return contextlib.nullcontext()
+        return set_forward_context(dummy_context(served, deployment, count))
+
+    return context
 
 
 def _refuse_not_carried(plan: Plan) -> None:

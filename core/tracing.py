@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.errors import CompileError
@@ -23,7 +22,6 @@ class TracedPart:
     capture: Capture
     code: TracedCode
     smallest: int
-    arguments: tuple[Any, ...]
     decisions: tuple[Decision, ...]
 
 
@@ -48,7 +46,7 @@ def trace_part(part: Part, plan: Plan, *, keyed: bool = True) -> TracedPart:
     require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)
     smallest, decisions = _smallest(part, count)
     code = record_code(part.module, traced, smallest) if keyed else TracedCode({}, {})
-    return TracedPart(traced, code, smallest, arguments, decisions)
+    return TracedPart(traced, code, smallest, decisions)
 
 
 def _smallest(part: Part, count: int) -> tuple[int, tuple[Decision, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from graphkiln.core.config.effective import EffectiveConfig
 from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.part import Part
 from graphkiln.core.plan import Plan
+from graphkiln.core.trace.arguments import IntermediateTensors
 
 if TYPE_CHECKING:
     from graphkiln.core.tracing import TracedPart
@@ -28,17 +30,21 @@ def why_uncached(compilation: EffectiveConfig) -> Difference | None:
     return None
 
 
-def stock_compile(part: Part) -> Callable[..., Any]:
+def stock_compile(part: Part, compilation: EffectiveConfig) -> Callable[..., Any]:
     """Returns torch.compile's own form of a part, its token count marked dynamic at every call."""
-    compiled = torch.compile(part.module.forward, fullgraph=True)
+    options = dict(compilation.inductor_compile_config) if compilation.backend == "inductor" else None
+    compiled = torch.compile(
+        part.module.forward, fullgraph=True, backend=compilation.backend, options=options or None
+    )
     dims = part.dynamic
-    names = list(dims)
+    signature = inspect.signature(part.module.forward)
 
     def serve(*args: Any, **kwargs: Any) -> Any:
-        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-            if isinstance(value, torch.Tensor):
-                for dim in dims.get(name, ()):
-                    torch._dynamo.maybe_mark_dynamic(value, dim)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            for tensor in value.tensors.values() if isinstance(value, IntermediateTensors) else (value,):
+                if isinstance(tensor, torch.Tensor):
+                    for dim in dims.get(name, ()):
+                        torch._dynamo.maybe_mark_dynamic(tensor, dim)
         return compiled(*args, **kwargs)
 
     return serve

@@ -31,8 +31,7 @@ def options(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A folder with config.json and safetensors, org/name of the Hub, preset:NAME, "
-            "or module:factory.",
+            help="A folder with config.json and safetensors, org/name (Hub), preset:NAME or module:factory.",
             show_default=False,
         ),
     ],

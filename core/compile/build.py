@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
+from graphkiln.core.compile.execute import WIRING_FORMAT
 from graphkiln.core.compile.inductor import BuiltPiece, compile_piece, compiler_identity
 from graphkiln.core.compile.pieces import Piece, describe_piece
 from graphkiln.core.compile.seal import build_identity, seal
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
 from graphkiln.core.compile.structured import trace_pieces, trace_ranges, trace_split
-from graphkiln.core.compile.wiring import FORMAT, Wiring, describe_door, describe_inputs
+from graphkiln.core.compile.wiring import Wiring, describe_door, describe_inputs
 from graphkiln.core.errors import ShapeLimited
 from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.trace.capture import Capture
@@ -81,8 +82,8 @@ def build_part(
 ) -> BuiltPart:
     """Returns a traced part compiled and sealed, each distinct piece once for each of `ranges`, in order.
 
-    `known` holds what other parts of the same start compiled, by
-    fingerprint and range, and is added to. `on_piece(done, total)` is told of every piece.
+    `known` holds what other parts of the same start compiled, by fingerprint and range, and is added
+    to. `on_piece(done, total)` is told of every piece.
     """
     split, pieces, piece_of = split_capture(capture, splitting_ops)
     graph_py = readable(split, piece_of)
@@ -152,7 +153,7 @@ def wire(
     wired = Wiring(split, piece_of)
     smallest, largest = min(start for start, _ in ranges), max(end for _, end in ranges)
     return {
-        "format": FORMAT,
+        "format": WIRING_FORMAT,
         "inputs": describe_inputs(module, capture),
         "registers": wired.registers,
         "steps": wired.steps,

@@ -16,12 +16,7 @@ from graphkiln.core.compile.torch_options import torch_options
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.passes.sources import syntax_digest
 from graphkiln.core.target.cpu import CpuTarget
-
-# Parts of torch in Python that decide what comes out of a trace and of Inductor.
-_TORCH_PARTS = (
-    "_decomp", "_dynamo", "_export", "_functorch", "_higher_order_ops", "_inductor", "_library", "_prims",
-    "_prims_common", "_refs", "_subclasses", "fx",
-)  # fmt: skip
+from graphkiln.core.trace.functions import TORCH_PARTS
 
 # Our own sources that decide the same.
 _PIPELINE = ("trace", "compile")
@@ -46,10 +41,10 @@ def compiler_factor(target: CpuTarget, passes: Pipeline) -> dict[str, Any]:
 def torch_sources(root: Path = Path(torch.__file__).parent) -> str:
     """Returns one digest of the parts of torch that make code: their Python text, the commit of the rest."""
     total = hashlib.sha256(str(torch.version.git_version).encode())
-    for part in _TORCH_PARTS:
-        for file in sorted((root / part).rglob("*.py")):
-            total.update(file.relative_to(root).as_posix().encode())
-            total.update(hashlib.sha256(file.read_bytes()).digest())
+    files = [file for part in TORCH_PARTS for file in (root / part).rglob("*.py")]
+    for file in sorted([*files, *root.glob("*.py")]):
+        total.update(file.relative_to(root).as_posix().encode())
+        total.update(hashlib.sha256(file.read_bytes()).digest())
     return total.hexdigest()
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
 import os
 import re
 import unittest.mock
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,6 @@ class BuiltPiece:
     num_outputs: int
     facts: tuple[sympy.Expr, ...]
     tokens: sympy.Symbol | None
-    kernels_built: int = field(default=0)
     passes: tuple[PassRun, ...] = ()
 
 
@@ -102,7 +102,6 @@ def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None 
         num_outputs=len(metadata.output_info),
         facts=tuple(guard.expr for guard in env.guards),
         tokens=tokens,
-        kernels_built=len(built),
         passes=passes.runs,
     )
 
@@ -162,7 +161,9 @@ def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> No
 def _translated(error: Exception) -> Exception:
     for cause in _causes(error):
         name = type(cause).__name__
-        if name == "InvalidCxxCompiler" or (isinstance(cause, FileNotFoundError) and "g++" in str(cause)):
+        if name == "InvalidCxxCompiler" or (
+            isinstance(cause, FileNotFoundError) and os.environ.get("CXX", "g++") in str(cause)
+        ):
             return _no_compiler()
         if isinstance(cause, (Bypass, CompileError)):
             return cause
@@ -221,6 +222,11 @@ def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
 @contextlib.contextmanager
 def _inductor_environment(settings: InductorSettings, passes: PassManager) -> Iterator[None]:
     """Caches off, files in the scratch folder, kernels for the target and not for this machine."""
+    for name in settings.options:
+        if not _knows(name):
+            near = difflib.get_close_matches(name, inductor_config._config, n=1)  # type: ignore[attr-defined]
+            remedy = f"did you mean {near[0]}?" if near else "see torch._inductor.config"
+            raise CompileError(f"inductor_compile_config.{name}", "Inductor has no such option", remedy)
     patches = {
         **settings.options,
         "post_grad_custom_post_pass": passes,

@@ -26,8 +26,6 @@ from graphkiln.core.trace.observe import typed_constant
 from graphkiln.core.trace.signature import named_tensors
 from graphkiln.core.trace.sources import path_of
 
-FORMAT = 1
-
 
 class Wiring:
     """Builds the registers and steps of one split graph."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class ActiveConfig:
 _active: contextvars.ContextVar[ActiveConfig | None] = contextvars.ContextVar(
     "graphkiln_config", default=None
 )
+_starting = threading.RLock()
 _plain: contextvars.ContextVar[bool] = contextvars.ContextVar("graphkiln_plain_calls", default=False)
 
 
@@ -109,18 +111,23 @@ def ignore_torch_compile(cls: ModuleClass) -> ModuleClass:
     return cls
 
 
-def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
-    """Returns what serves a module's calls instead of its `forward`, or None before the first start."""
-    state = module.__dict__.get(_STATE)
-    return state.serve if isinstance(state, _PartState) else None
+def serve_with(module: nn.Module, serve: Callable[..., Any]) -> None:
+    """Lets `serve` answer a decorated module's calls from now on."""
+    module.__dict__[_STATE] = _PartState(None, serve)
 
 
-def serve_with(module: nn.Module, serve: Callable[..., Any] | None) -> None:
-    """Lets `serve` answer a decorated module's calls from now on; None gives them back to its forward."""
-    if serve is None:
-        module.__dict__.pop(_STATE, None)
-    else:
-        module.__dict__[_STATE] = _PartState(None, serve)
+@contextlib.contextmanager
+def served_with(module: nn.Module, serve: Callable[..., Any]) -> Iterator[None]:
+    """Lets `serve` answer a decorated module's calls inside, and what did so before again after."""
+    before = module.__dict__.get(_STATE)
+    serve_with(module, serve)
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.__dict__[_STATE]
+        else:
+            module.__dict__[_STATE] = before
 
 
 @contextlib.contextmanager
@@ -175,7 +182,10 @@ def _wrap_call(target: Any) -> None:
         if state.serve is None:
             from graphkiln.core.start import start_module
 
-            state.serve = start_module(self, args, kwargs, state.active)
+            # A compile patches torch for the whole process: one at a time, whoever calls.
+            with _starting:
+                if state.serve is None:
+                    state.serve = start_module(self, args, kwargs, state.active)
         return state.serve(*args, **kwargs)
 
     target.__call__ = __call__

@@ -15,6 +15,13 @@ from graphkiln.core.errors import Bypass
 
 Functions = dict[str, dict[str, str]]
 
+# Parts of torch in Python that decide what comes out of a trace and of Inductor: the compiler factor
+# digests their files, and torch's own at the top, so that their functions need no records of their own.
+TORCH_PARTS = (
+    "_decomp", "_dynamo", "_export", "_functorch", "_higher_order_ops", "_inductor", "_library", "_prims",
+    "_prims_common", "_refs", "_subclasses", "amp", "autograd", "fx", "nn", "utils",
+)  # fmt: skip
+
 
 class CodeDigests:
     """Digests of code objects from their source files, each file read once.
@@ -26,6 +33,7 @@ class CodeDigests:
     def __init__(self, known: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._known = known or {}
         self._by_file: dict[Path, Mapping[str, str] | None] = {}
+        self._compiled: dict[Path, dict[str, set[str]]] = {}
         self.used: dict[str, dict[str, Any]] = {}
 
     def of(self, code: types.CodeType) -> str:
@@ -60,6 +68,24 @@ class CodeDigests:
             entry["functions"][qualname] = digest
         return digest
 
+    def require_same(self, module: str, code: types.CodeType) -> None:
+        """Raises Bypass when a function in memory is not what its file says now.
+
+        A file edited after it was imported would otherwise lend its name to other code.
+        """
+        path = locate(module)
+        if path is None:
+            return
+        if path not in self._compiled:
+            source = compile(path.read_bytes(), code.co_filename, "exec", dont_inherit=True)
+            self._compiled[path] = _by_qualname(source)
+        on_disk = self._compiled[path].get(code.co_qualname, set())
+        if bytecode_digest(code) not in on_disk:
+            reason = (
+                f"{code.co_qualname} of {module} is not what its file says: it was edited after the import"
+            )
+            raise Bypass("code", reason)
+
     def _read(self, module: str, path: Path) -> Mapping[str, str] | None:
         try:
             known = self._known.get(module)
@@ -91,13 +117,27 @@ def record_functions(
             raise Bypass(
                 "code", f"function {code.co_qualname} was traced and has no source that can be read again"
             )
+        digests.require_same(module, code)
         found.setdefault(module, {})[code.co_qualname] = digest
     return found
 
 
+def _by_qualname(code: types.CodeType) -> dict[str, set[str]]:
+    """Returns the bytecode digests of all functions inside a code object, by qualified name."""
+    found: dict[str, set[str]] = {}
+    waiting = [code]
+    while waiting:
+        one = waiting.pop()
+        found.setdefault(one.co_qualname, set()).add(bytecode_digest(one))
+        waiting += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
+    return found
+
+
 def covered(module: str) -> bool:
-    """Says whether the compiler factor's source key covers a module."""
-    return module.partition(".")[0] == "torch"
+    """Says whether the compiler factor's source key covers a module: torch's own files and these parts."""
+    root, _, rest = module.partition(".")
+    part = rest.partition(".")
+    return root == "torch" and (not part[1] or part[0] in TORCH_PARTS)
 
 
 def module_of(code: types.CodeType) -> str | None:

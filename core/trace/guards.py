@@ -50,6 +50,10 @@ KINDS = {
     "DUPLICATE_INPUT": "same object",
 }
 
+# Every model class that is ever built adds itself here: how many there are, and which one comes when,
+# is the history of the process and no fact about the model.
+_REGISTRY: Path = [["module", "transformers.utils.output_capturing"], ["attr", "_CAN_RECORD_REGISTRY"]]
+
 # Held elsewhere (ambient state, the door, shape facts), or nothing that a load could check.
 _ELSEWHERE = frozenset(
     {
@@ -126,6 +130,10 @@ def _record(
     if _through_environment(path):
         return None
     value = walker.walk(path)
+    if path[:2] == _REGISTRY:
+        if (kind == "length" and len(path) == 2) or (len(path) > 2 and path[2][0] == "nthkey"):
+            return None
+        path = _by_key(path, walker)
     if entry.has_value and source is guard.originating_source and value is not entry.value:
         _check_copy(path, kind, value, entry.value, digests)
     if kind == "tensor" and id(value) in registered:
@@ -136,6 +144,14 @@ def _record(
     if extra is not None:
         record["extra"] = extra
     return record
+
+
+def _by_key(path: Path, walker: Walker) -> Path:
+    """Returns a path through the registry that takes an entry by its key and not by its place."""
+    if len(path) > 2 and path[2][0] == "nthval":
+        key = list(walker.walk(_REGISTRY))[path[2][1]]
+        return [*_REGISTRY, ["ditem", typed_constant(key)], *path[3:]]
+    return path
 
 
 def _keywords(guard: Any) -> dict[str, Any]:

@@ -23,8 +23,9 @@ def check_records(
     walker = Walker(module)
     found: list[Difference] = []
     for record in records:
-        name, then = path_text(record["path"]), record["value"]
+        name, then = str(record["path"]), record["value"]
         try:
+            name = path_text(record["path"])
             value = walker.walk(record["path"])
             if record["kind"] == "same object":
                 now: Any = value is walker.walk(record["other"])

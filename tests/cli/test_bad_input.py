@@ -44,6 +44,10 @@ def no_preset(folder: Path) -> str:
     return "preset:none"
 
 
+def not_cached(folder: Path) -> str:
+    return "org/none"
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -52,6 +56,7 @@ def no_preset(folder: Path) -> str:
         (not_json, "config.json is not JSON"),
         (unsupported, "XForCausalLM"),
         (no_preset, "no such preset"),
+        (not_cached, "HF_HUB_OFFLINE is set"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -63,7 +68,9 @@ def test_a_model_that_cannot_be_used_is_one_line_and_exit_2_without_torch(
         "assert 'torch' not in sys.modules; sys.exit(status)"
     )
     words = ["precompile", make(folder), "--cache-root", str(folder / "root")]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert_one_line(done.returncode, done.stdout, done.stderr, 2, says)
     assert not (folder / "root").exists()
 

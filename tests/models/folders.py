@@ -32,6 +32,13 @@ def pretrained(folder: Path, dtype: Any = "auto") -> Any:
     return auto.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
 
 
+def with_traceable_experts(model: Any) -> Any:
+    """Returns `model`, whose experts, if it has any, are computed as ours are: the order of sums differs."""
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")
+    return model
+
+
 def transformers() -> Any:
     """Returns the module, untyped as it is."""
     return importlib.import_module("transformers")

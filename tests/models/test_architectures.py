@@ -14,7 +14,7 @@ from graphkiln.core.models.source import identify
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.runner import dummy_context
 from tests.models.conftest import MakeFolder
-from tests.models.folders import causal_lm
+from tests.models.folders import causal_lm, with_traceable_experts
 
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -76,6 +76,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_served_architectures_give_the_bits_of_eager(make_folder: MakeFolder, case: str) -> None:
     model_type, config = SERVED[case]
     reference = causal_lm(model_type, **config)
+    with_traceable_experts(reference)
     deployment = Deployment(str(make_folder(model_type, **config)))
     served = build(identify(deployment), deployment)
     for num_tokens in (1, 7, 40):

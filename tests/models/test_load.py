@@ -16,7 +16,7 @@ from graphkiln.core.models.source import identify
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.runner import dummy_context
 from tests.models.conftest import MakeFolder
-from tests.models.folders import pretrained
+from tests.models.folders import pretrained, with_traceable_experts
 
 
 def built(folder: Path, **fields: Any) -> ServedModel:
@@ -34,7 +34,7 @@ def logits(served: ServedModel, num_tokens: int) -> torch.Tensor:
 def transformers_logits(
     folder: Path, served: ServedModel, num_tokens: int, dtype: Any = "auto"
 ) -> torch.Tensor:
-    model = pretrained(folder, dtype)
+    model = with_traceable_experts(pretrained(folder, dtype))
     ids, positions = served.example_inputs(num_tokens)
     with torch.no_grad():
         output: torch.Tensor = model(

@@ -30,7 +30,7 @@ def test_a_waiter_that_reaches_the_limit_names_the_holder(root: CacheRoot, child
     started = time.monotonic()
     with pytest.raises(LockTimeout) as caught, build_lock(root, "build", 0.3):
         pass
-    assert 0.25 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.25
     assert caught.value.path == root.locks / "build.lock"
     assert caught.value.waited_s == 0.3
     for fact in (f"pid {holder.pid}", os.uname().nodename, "compiling tiny"):
