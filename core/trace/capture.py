@@ -150,6 +150,8 @@ def capture(
                 args, kwargs = by_position_and_name(forward, marked)
                 result = compiled(*args, **kwargs)
             except Exception as error:
+                # What leaves no record may also be what ended the trace: its name says more.
+                inlined.raise_refusal()
                 raise _translated(module, error) from error
     finally:
         reset_code(code)
