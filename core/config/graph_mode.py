@@ -46,7 +46,7 @@ def _possible(
         level = config.optimization_level
         graphs = trail.decide_mode(None, level_graphs(level), f"optimization level {level}")
     if not facts.static_graphs:
-        return trail.decide_mode(graphs, _NONE, "the target is a CPU, which has no CUDA graphs")
+        return trail.decide_mode(graphs, _NONE, "a CPU has no CUDA graphs")
     graphs = _without_pieces(graphs, mode, breakable, trail)
     if facts.pooling and graphs.full:
         reason = "a pooling model has no uniform decode to capture whole"

@@ -38,7 +38,7 @@ def test_options_show_as_decisions_and_as_factors() -> None:
     assert decided["cudagraph_mode"] == {
         "asked": "FULL",
         "got": "NONE",
-        "reason": "the target is a CPU, which has no CUDA graphs",
+        "reason": "a CPU has no CUDA graphs",
     }
     assert decided["mode"]["reason"] == "optimization level 1"
     assert decided["compile_ranges_endpoints"]["asked"] == [8, 64, 9000]

@@ -27,7 +27,7 @@ PINS = (Path(__file__).parents[2] / "scripts" / "constraints.txt").read_text()
 PINNED_TYPER = PINS.partition("\ntyper==")[2].split()[0]
 KEY, LOOKUP = "3f" * 32, "a1" * 32
 DECISION = Decision(
-    "cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "the target is a CPU, which has no CUDA graphs"
+    "cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "a CPU has no CUDA graphs"
 )
 COMPILED = StartReport(
     outcome="compiled",

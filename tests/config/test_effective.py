@@ -75,8 +75,8 @@ def test_sizes_taken_from_the_capture_sizes_are_in_the_key_as_sizes() -> None:
 
 
 def test_an_option_without_a_canonical_form_is_named() -> None:
-    config = effective(inductor_compile_config={"post_grad_custom_post_pass": len})
-    with pytest.raises(NotCanonical, match=r"config\.inductor_compile_config\.post_grad_custom_post_pass"):
+    config = effective(inductor_compile_config={"joint_custom_post_pass": len})
+    with pytest.raises(NotCanonical, match=r"config\.inductor_compile_config\.joint_custom_post_pass"):
         config.code_values()
 
 

@@ -170,7 +170,7 @@ def test_a_cpu_has_no_cuda_graphs_and_none_of_their_passes() -> None:
         ("mode", None, "VLLM_COMPILE", "optimization level 2"),
         ("pass_config.enable_qk_norm_rope_fusion", True, False, "it needs a CUDA target"),
         ("cudagraph_mode", None, "FULL_AND_PIECEWISE", "optimization level 2"),
-        ("cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "the target is a CPU, which has no CUDA graphs"),
+        ("cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "a CPU has no CUDA graphs"),
         ("cudagraph_capture_sizes", [1, 2], [], "no CUDA graphs are captured"),
     ]
 

@@ -107,7 +107,7 @@ def transformers_version(recorded: Recorded) -> None:
 
 def constant(recorded: Recorded) -> None:
     record = next(
-        row for row in recorded.code["values"] if row["kind"] == "constant" and row["value"][0] == "f"
+        row for row in recorded.code["values"] if row["kind"] == "constant" and row["value"][0] in "fi"
     )
     record["value"] = ["f", (7.25).hex()]
 

@@ -57,7 +57,7 @@ def test_the_order_is_fixed_and_the_users_passes_stand_before_what_always_runs()
 
 def test_switching_a_pass_is_one_difference_that_names_it() -> None:
     before, after = factors(), factors(pass_config={"eliminate_noops": False})
-    assert changed(before, after) == ["config compilation.pass_config.eliminate_noops"]
+    assert changed(before, after) == ["config compilation.passes.on"]
     assert before["lookup"] == factors(pass_config={"eliminate_noops": True})["lookup"]
 
 
