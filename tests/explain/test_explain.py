@@ -142,7 +142,8 @@ def test_the_real_command_says_what_to_type(publish: Publish, root: Path) -> Non
     assert "   to hit it  --dtype float32\n" in done.stdout
     assert "2. config.max_num_seqs\n" in done.stdout
     assert "cannot change generated code, but is in the key" in done.stdout
-    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    # A path is as long as it is.
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if str(root) not in line)
 
 
 def test_a_model_that_is_not_there_is_bad_input_not_a_miss(root: Path) -> None:
