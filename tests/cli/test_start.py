@@ -26,9 +26,7 @@ from tests.cli.conftest import Run
 PINS = (Path(__file__).parents[2] / "scripts" / "constraints.txt").read_text()
 PINNED_TYPER = PINS.partition("\ntyper==")[2].split()[0]
 KEY, LOOKUP = "3f" * 32, "a1" * 32
-DECISION = Decision(
-    "cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "a CPU has no CUDA graphs"
-)
+DECISION = Decision("cudagraph_mode", "FULL_AND_PIECEWISE", "NONE", "a CPU has no CUDA graphs")
 COMPILED = StartReport(
     outcome="compiled",
     key=KEY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,11 +174,12 @@ def test_a_file_of_another_user_is_told(tmp_path: Path, child: Callable[..., Any
     from tests.cache.child import UNPRIVILEGED
 
     entry = made(cache_at(tmp_path / "root"), "one").path
-    for path in [tmp_path, *tmp_path.parents[:2], *tmp_path.rglob("*")]:
-        if path.is_relative_to(tmp_path):
-            os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
-        else:
-            os.chmod(path, 0o755)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
+    outer = Path(tempfile.gettempdir()).resolve()
+    for parent in tmp_path.resolve().parents:
+        if parent != outer and parent.is_relative_to(outer):
+            os.chmod(parent, 0o755)
     path = place(entry, kind)
     os.chown(path, ELSEWHERE, ELSEWHERE)
     out, err = child("verify", entry).communicate(timeout=60)
