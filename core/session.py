@@ -15,9 +15,11 @@ from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.state import update_state
 from graphkiln.cache.store.store import Store
+from graphkiln.cache.store.trial import is_suspect
 from graphkiln.core import evidence
 from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.errors import Bypass, CheckFailed, LoadRefused
+from graphkiln.core.first_call import tried
 from graphkiln.core.ledger import ledger_line
 from graphkiln.core.loading import (
     RANK,
@@ -142,6 +144,8 @@ class Session:
             return None
         with contextlib.suppress(EntryDamaged, LoadRefused, RootUnusable):
             for entry in self.store.find(lookup):
+                if self._skips(entry):
+                    continue
                 with self.phases.phase("model"):
                     served, why = restored(entry, prefix, source, self.plan.deployment)
                 if served is None:
@@ -151,7 +155,7 @@ class Session:
                     serve = load_entry_part(entry, prefix, served.backbone, self.plan.target)
                 self._took(entry, serve.door.smallest)
                 self._notes.append("model restored, not built: its config, files and packages are the same")
-                return served, serve
+                return served, tried(self.store.root, entry, [serve])[0]
         return None
 
     def has_candidate(self) -> bool:
@@ -183,6 +187,8 @@ class Session:
         if again:
             self._reasons.clear()
         for entry in self.store.find(self.plan.lookup):
+            if self._skips(entry):
+                continue
             try:
                 with self.phases.phase("verify"):
                     found = differences(entry, {part.prefix: part.module for part in parts})
@@ -203,8 +209,25 @@ class Session:
             if check is not None and not entry.header.get("checked"):
                 self._note(f"entry {entry.short} was published without a check: compared with eager now")
                 self._check_numbers(parts, [one.door.smallest for one in serve], serve, check)
-            return self._guarded(parts, serve, [recorded_code(entry, part.prefix) for part in parts])
+            codes = [recorded_code(entry, part.prefix) for part in parts]
+            return self._guarded(parts, tried(self.store.root, entry, serve), codes)
         return None
+
+    def _skips(self, entry: Entry) -> bool:
+        """Whether an entry ended a process before; it is out of the way then, and a new one is made."""
+        assert self.store is not None
+        if not is_suspect(self.store.root, entry):
+            return False
+        reason = "its first call ended a process"
+        place = self.store.set_aside(entry, {"reason": reason, "command": self.command})
+        moved = " and was set aside" if place is not None else ""
+        self._note(f"entry {entry.short} is suspect{moved}: {reason}")
+        self._reasons.append(
+            Difference(
+                "code", f"entry {entry.short}", "a first call that returns", reason, kind="cannot verify"
+            )
+        )
+        return True
 
     def _took(self, entry: Entry, smallest: int) -> None:
         assert self.store is not None

@@ -1,4 +1,4 @@
-"""The mutable file of an entry: label, pin, last use. Best effort, in no digest, never trusted."""
+"""The mutable file of an entry: label, pin, last use, proof. Best effort, in no digest, never trusted."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ _MAX_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class State:
-    """What people and starts noted about an entry; `last_used` is a UTC time as text."""
+    """What people and starts noted about an entry; `last_used` is a UTC time as text.
+
+    `proved`: a start that loaded it made a first call that came back.
+    """
 
     label: str | None = None
     pinned: bool = False
     last_used: str | None = None
+    proved: bool = False
 
 
 def read_state(entry: Path) -> State:
@@ -39,6 +43,7 @@ def read_state(entry: Path) -> State:
         label=_text(found.get("label")),
         pinned=found.get("pinned") is True,
         last_used=_text(found.get("last_used")),
+        proved=found.get("proved") is True,
     )
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import DoorError
 from graphkiln.core.start import load_model, warm
 from tests.start.children import environment, finish, launch, start
 from tests.start.conftest import CompiledToy
@@ -125,3 +129,57 @@ def test_after_a_start_was_killed_the_next_one_works(toy: CompiledToy, tmp_path:
     after = start("precompile", "toy_model:make", environ=environ, options={"cache_root": str(root)})
     assert after.outcome == "compiled"
     assert list((root / "staging").iterdir()) == []
+
+
+CRASH = """
+import os, sys
+from graphkiln.core.compile.execute import CompiledPart
+from graphkiln.core.start import warm
+from graphkiln.core.deployment import Deployment
+
+def call(self, *args):
+    {how}
+
+CompiledPart.__call__ = call
+warm(Deployment("toy_model:make"), cache_root=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", ["os._exit(70)", "raise AssertionError('an int where a tensor was due')"])
+def test_an_entry_whose_first_call_ended_a_process_is_skipped_by_the_next(
+    toy: CompiledToy, root: Path, how: str
+) -> None:
+    environ = environment(PYTHONPATH=str(toy.code))
+    command = [sys.executable, "-P", "-c", CRASH.format(how=how), str(root)]
+    assert subprocess.run(command, env=environ, capture_output=True).returncode in (70, 1)
+    report = warm(TOY, cache_root=root)
+    assert report.outcome == "compiled"
+    assert any("suspect and was set aside" in note for note in report.notes)
+    (aside,) = (root / "quarantine").iterdir()
+    assert "ended a process" in (aside / "reason.json").read_text()
+    assert warm(TOY, require_hit=True, cache_root=root).outcome == "hit"
+
+
+def test_a_crash_after_a_first_success_costs_the_entry_nothing(toy: CompiledToy, root: Path) -> None:
+    assert warm(TOY, require_hit=True, cache_root=root).outcome == "hit"
+    environ = environment(PYTHONPATH=str(toy.code))
+    command = [sys.executable, "-P", "-c", CRASH.format(how="os._exit(70)"), str(root)]
+    assert subprocess.run(command, env=environ, capture_output=True).returncode == 70
+    assert warm(TOY, require_hit=True, cache_root=root).outcome == "hit"
+
+
+def test_a_mistake_of_the_caller_and_a_slow_call_are_not_the_entrys(
+    toy: CompiledToy, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load_model(TOY, cache_root=root)
+    with pytest.raises(DoorError):
+        runner(torch.zeros(3, 4, dtype=torch.float64))
+
+    def slow(part: CompiledPart, *args: object) -> object:
+        meanwhile = load_model(TOY, cache_root=root).report
+        assert meanwhile is not None
+        assert meanwhile.outcome == "hit"
+        return None
+
+    monkeypatch.setattr(CompiledPart, "__call__", slow)
+    assert runner(torch.zeros(3, 4)) is None

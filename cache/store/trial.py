@@ -1,0 +1,67 @@
+"""Entries on trial: one whose first call ended its process is suspect, and the next start skips it.
+
+The mark is a lock file that its holder unlinks when the call came back. A process that dies leaves
+the file and loses the lock, which is how a later start tells a dead caller from a slow one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from graphkiln.cache.errors import CacheError, GraphkilnError
+from graphkiln.cache.factors.canonical import digest
+from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.locks import owned_lock
+from graphkiln.cache.store.root import CacheRoot
+from graphkiln.cache.store.state import update_state
+
+
+@contextmanager
+def on_trial(root: CacheRoot, entry: Entry) -> Iterator[None]:
+    """Hold the mark of `entry` while the block, a first call, runs.
+
+    An exception is the entry's fault and leaves the mark, unless it is graphkiln's own, which blames
+    the caller, or says that memory ran out. Where nothing can be written, nothing is marked; of
+    several processes at once one holds the mark.
+    """
+    mark = _mark(root, entry)
+    blamed = False
+    with ExitStack() as held:
+        alone = False
+        with suppress(OSError, NotImplementedError, CacheError):
+            root.ensure()
+            alone = held.enter_context(owned_lock(mark))
+        try:
+            yield
+        except (GraphkilnError, MemoryError):
+            raise
+        except Exception:
+            blamed = alone
+            raise
+        finally:
+            held.close()
+            if blamed:
+                with suppress(OSError):
+                    mark.touch(mode=0o600)
+
+
+def prove(root: CacheRoot, entry: Entry) -> None:
+    """Note that every first call of `entry` came back once: it is on trial no more."""
+    update_state(root, entry.path, proved=True)
+
+
+def is_suspect(root: CacheRoot, entry: Entry) -> bool:
+    """Whether a first call of `entry` never came back, in a process that is no more; says so once."""
+    mark = _mark(root, entry)
+    if not mark.exists():
+        return False
+    with suppress(OSError, NotImplementedError), owned_lock(mark) as alone:
+        return alone
+    return False
+
+
+def _mark(root: CacheRoot, entry: Entry) -> Path:
+    # Named by the header too: an entry that was made again is not to blame for the one before.
+    return root.locks / f"trial-{entry.short}-{digest(entry.header)[:10]}.lock"
