@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,9 @@ from graphkiln.cache.store.reading import EntryFiles, Fault
 from graphkiln.cache.store.state import State, read_state
 from graphkiln.cache.store.verify import verify_rank, verify_rest, verify_shared
 
+# The name of an entry in a cache: the first digits of its key. A copy elsewhere may have any other name.
+SHORT = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}")
+
 
 class Entry:
     """An entry whose header is sound; everything else is checked when it is asked for.
@@ -44,6 +48,8 @@ class Entry:
         body, self.identity = self.files.header(HEADER_FILE)
         with self.files.reading(HEADER_FILE):
             self.header: Mapping[str, Any] = MappingProxyType(check_header(body))
+        if SHORT.fullmatch(path.name) and path.name != self.short:
+            raise EntryDamaged(path.name, HEADER_FILE, "schema", f"its key begins {self.short}")
         self._manifests: dict[str, Manifest] = {}
         self._sound_artifacts: set[str] = set()
 

@@ -13,7 +13,7 @@ from typing import Any
 from graphkiln.cache.errors import AmbiguousEntry, CacheError, EntryDamaged, EntryNotFound
 from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.draft import Draft
-from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.entries import SHORT, Entry
 from graphkiln.cache.store.ledger import append_start, read_starts
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.manifest import HEADER_FILE
@@ -24,7 +24,6 @@ from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.state import read_state
 from graphkiln.cache.store.trash import discard
 
-_FOLDER = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}")
 _HEX = re.compile(r"[0-9a-f]{1,64}")
 
 _log = logging.getLogger(__name__)
@@ -141,14 +140,9 @@ class Store:
 
     def _open(self, path: Path) -> Entry | Broken:
         try:
-            entry = Entry(path)
+            return Entry(path)
         except EntryDamaged as error:
             return Broken(path, error)
-        if entry.short != path.name:
-            return Broken(
-                path, EntryDamaged(path.name, HEADER_FILE, "schema", f"its key begins {entry.short}")
-            )
-        return entry
 
     def _folders(self) -> list[Path]:
         try:
@@ -157,7 +151,7 @@ class Store:
             return []
         except OSError as error:
             raise unusable(self.root.cache, error) from error
-        return [self.root.cache / name for name in sorted(names) if _FOLDER.fullmatch(name)]
+        return [self.root.cache / name for name in sorted(names) if SHORT.fullmatch(name)]
 
 
 def _still_there(entry: Entry | Broken, only_if_damaged: bool) -> bool:

@@ -136,7 +136,7 @@ def test_a_start_with_the_same_passes_hits_and_imports_none_of_them(passed: Pass
 def test_a_hit_says_that_its_dump_holds_decisions_only(passed: Passed, tmp_path: Path) -> None:
     child = again(passed, "precompile", options={"debug_dump": str(tmp_path)})
     assert child.outcome == "hit"
-    assert any(note.endswith("a hit traces and compiles nothing") for note in child.report["notes"])
+    assert any(note.endswith("decisions only, nothing was compiled") for note in child.report["notes"])
     (folder,) = tmp_path.iterdir()
     assert [path.name for path in folder.iterdir()] == ["decisions.txt"]
 

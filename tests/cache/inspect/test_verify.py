@@ -286,6 +286,25 @@ def test_an_artifact_under_another_name_is_told(entry: Path) -> None:
     assert kinds == {"missing", "extra"}
 
 
+def test_an_entry_under_another_name_is_broken_and_can_be_removed(tmp_path: Path) -> None:
+    store = cache_at(tmp_path)
+    entry = make_entry(store)
+    moved = entry.path.rename(entry.path.with_name("0" * 10))
+    assert [(fault.file, fault.kind) for fault in verdict(moved).faults] == [("entry.json", "schema")]
+    (listed,) = store.entries()
+    assert store.discard(listed) is not None
+    assert not moved.exists()
+
+
+def test_an_entry_under_the_name_of_another_is_replaced_by_it(tmp_path: Path) -> None:
+    store, other = cache_at(tmp_path / "one"), cache_at(tmp_path / "two")
+    place = make_entry(store, "one").path
+    shutil.rmtree(place)
+    shutil.copytree(make_entry(other, "two").path, place)
+    again = make_entry(store, "one")
+    assert (again.path, verdict(place).faults) == (place, ())
+
+
 def test_progress_is_in_bytes_and_ends_at_all_of_them(entry: Path) -> None:
     told: list[tuple[int, int]] = []
     verify_entries([entry], lambda done, total: told.append((done, total)))

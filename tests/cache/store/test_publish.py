@@ -142,14 +142,21 @@ def test_whatever_else_has_the_name_is_moved_away_and_not_followed(
 
 
 def test_another_key_under_the_same_digits_is_named(
-    store: Store, root: CacheRoot, factors: Factors, other_factors: Callable[..., Factors], publish: Publish
+    store: Store,
+    root: CacheRoot,
+    factors: Factors,
+    other_factors: Callable[..., Factors],
+    publish: Publish,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stranger = publish(store, other_factors(code={"other": 1}))
-    os.rename(stranger.path, root.cache / factors.short)
+    for module in ("factors.key", "store.entries", "store.publish"):
+        monkeypatch.setattr(f"graphkiln.cache.{module}.SHORT_DIGITS", 1)
+    others = (other_factors(code={"other": n}) for n in range(1000))
+    stranger = publish(store, next(other for other in others if other.short == factors.short))
     with pytest.raises(KeyPrefixCollision) as caught:
         publish(store, factors)
     assert (caught.value.wanted_key, caught.value.found_key) == (factors.key, stranger.key)
-    assert Entry(root.cache / factors.short).verify() == []
+    assert stranger.verify() == []
     assert leftovers(root) == []
 
 
