@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
+import errno
 import os
 import re
+import shutil
 import unittest.mock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from torch._guards import TracingContext, tracing
 from torch._inductor import codecache, compile_fx, cpp_builder, cpu_vec_isa
 from torch._inductor import config as inductor_config
 
+from graphkiln.cache.errors import DiskFull
 from graphkiln.core.compile.fake import fake_inputs
 from graphkiln.core.compile.instruction_set import flags_for, vector_sets
 from graphkiln.core.compile.pieces import Piece
@@ -38,6 +41,9 @@ from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.errors import Bypass, CompileError, NoCompiler
 from graphkiln.core.passes.manager import PassManager, Watch
 from graphkiln.core.passes.pipeline import PassRun
+
+# With less than this a kernel of any size may not fit: a failed build is then the disk's fault.
+_LEAST_FREE_BYTES = 1 << 20
 
 
 @dataclass
@@ -65,7 +71,7 @@ class BuiltPiece:
 def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None = None) -> BuiltPiece:
     """Returns `piece` compiled by Inductor for token counts in [smallest, largest].
 
-    Raises NoCompiler when a C++ compiler is needed and missing, CompileError when the piece does
+    Raises NoCompiler when a C++ compiler is needed and missing, DiskFull, CompileError when the piece does
     something that its plain calling convention cannot carry. `watch` sees the graph between passes.
     """
     passes = _pass_manager(settings, watch)
@@ -84,7 +90,7 @@ def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None 
             try:
                 compile_fx.compile_fx(graph, inputs, inner_compile=inner)
             except Exception as error:
-                raise _translated(error) from error
+                raise _translated(error, settings.scratch) from error
             built = [kernel() for kernel in kernels]
             metadata = context.fw_metadata if context is not None else None
     if len(caught) != 1:
@@ -158,8 +164,10 @@ def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> No
         raise refuse("it needs inputs realigned before the call")
 
 
-def _translated(error: Exception) -> Exception:
+def _translated(error: Exception, scratch: Path | None = None) -> Exception:
     for cause in _causes(error):
+        if scratch is not None and _is_full(cause, scratch):
+            return DiskFull(scratch)
         name = type(cause).__name__
         if name == "InvalidCxxCompiler" or (
             isinstance(cause, FileNotFoundError) and os.environ.get("CXX", "g++") in str(cause)
@@ -169,6 +177,15 @@ def _translated(error: Exception) -> Exception:
             return cause
     first = str(error).strip().splitlines() or [type(error).__name__]
     return CompileError("piece", f"Inductor: {first[0]}", "see -vv for the whole report")
+
+
+def _is_full(error: BaseException, scratch: Path) -> bool:
+    # A C++ compiler that ran out of space says so in its output, or only dies.
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if os.strerror(errno.ENOSPC) in str(error):
+        return True
+    return type(error).__name__ == "CppCompileError" and shutil.disk_usage(scratch).free < _LEAST_FREE_BYTES
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

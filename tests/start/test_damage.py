@@ -183,3 +183,39 @@ def test_a_mistake_of_the_caller_and_a_slow_call_are_not_the_entrys(
 
     monkeypatch.setattr(CompiledPart, "__call__", slow)
     assert runner(torch.zeros(3, 4)) is None
+
+
+FULL = """
+import ctypes, sys
+from graphkiln.cache.errors import DiskFull
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.start import load_model, warm
+
+place, size = sys.argv[1:]
+NEW_NAMESPACE, PRIVATE = 0x20000, 0x4000 | 0x40000
+libc = ctypes.CDLL(None, use_errno=True)
+alone = libc.unshare(NEW_NAMESPACE) or libc.mount(b"none", b"/", None, PRIVATE, None)
+if alone or libc.mount(b"none", place.encode(), b"tmpfs", 0, f"size={size}k".encode()):
+    sys.exit(77)
+toy = Deployment("toy_model:make")
+try:
+    warm(toy, cache_root=place)
+except DiskFull as error:
+    print(error)
+print(load_model(toy, cache_root=place).report.outcome)
+"""
+
+
+@pytest.mark.parametrize("kib", [64, 120])
+def test_a_disk_that_fills_up_while_compiling_is_told_as_that_and_serves_all_the_same(
+    toy: CompiledToy, tmp_path: Path, kib: int
+) -> None:
+    command = [sys.executable, "-P", "-c", FULL, str(tmp_path), str(kib)]
+    environ = environment(PYTHONPATH=str(toy.code))
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        pytest.skip("this user may not mount a small disk")
+    assert done.returncode == 0, done.stderr
+    told, outcome = done.stdout.splitlines()
+    assert told.startswith("the disk is full at ")
+    assert outcome == "bypass"
