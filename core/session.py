@@ -14,7 +14,7 @@ from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.state import update_state
-from graphkiln.cache.store.store import Store
+from graphkiln.cache.store.store import Broken, Store
 from graphkiln.cache.store.trial import is_suspect
 from graphkiln.core import evidence
 from graphkiln.core.config.modes import CompilationMode
@@ -211,7 +211,16 @@ class Session:
                 self._check_numbers(parts, [one.door.smallest for one in serve], serve, check)
             codes = [recorded_code(entry, part.prefix) for part in parts]
             return self._guarded(parts, tried(self.store.root, entry, serve), codes)
+        if not again:
+            self._note_broken()
         return None
+
+    def _note_broken(self) -> None:
+        """Names the entries whose header cannot be read: nobody can say whether one was looked for."""
+        assert self.store is not None
+        for broken in self.store.entries():
+            if isinstance(broken, Broken):
+                self._note(f"{broken.error}: it was left out of the search")
 
     def _skips(self, entry: Entry) -> bool:
         """Whether an entry ended a process before; it is out of the way then, and a new one is made."""

@@ -98,7 +98,9 @@ def test_a_damaged_entry_is_set_aside_and_made_again(toy: CompiledToy, root: Pat
 def test_an_entry_without_its_header_does_not_exist_and_is_made_again(toy: CompiledToy, root: Path) -> None:
     entry = root / "torch_compile_cache" / toy.entry.name
     (entry / "entry.json").unlink()
-    assert warm(TOY, cache_root=root).outcome == "compiled"
+    report = warm(TOY, cache_root=root)
+    assert report.outcome == "compiled"
+    assert any(entry.name in note and "entry.json" in note for note in report.notes)
     assert warm(TOY, require_hit=True, cache_root=root).outcome == "hit"
 
 
