@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ def tried(root: CacheRoot, entry: Entry, serve: Sequence[Callable[..., Any]]) ->
     waiting = set(range(len(serve)))
 
     def one(index: int, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call, assigned=(), updated=())
         def called(*args: Any, **kwargs: Any) -> Any:
             if index not in waiting:
                 return call(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_each_range_and_size_has_its_own_pieces_and_an_exact_size_wins(folder: P
     runner = load_model(deployment("whole"), config, cache_root=root)
     assert runner.report is not None
     assert runner.report.outcome == "hit"
-    part: Any = runner._forward
+    part: Any = inspect.unwrap(runner._forward)
     served = {count: part.range_of(count) for count in (1, 2, 15, 16, 17, 65)}
     assert served == {1: (1, 1), 2: (1, 8), 15: (9, 64), 16: (16, 16), 17: (9, 64), 65: (65, LARGEST)}
     assert_right(runner, "whole", (1, 2, 8, 9, 16, 17, 64, 65, LARGEST))
