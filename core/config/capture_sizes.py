@@ -101,14 +101,14 @@ def _uniform_decode_sizes(ceiling: int, facts: Facts) -> Iterator[int]:
         if facts.max_num_seqs <= ceiling:
             yield facts.max_num_seqs
         return
-    for length, requests in _decode_widths(facts).items():
+    for length, requests in decode_widths(facts).items():
         limit = min(requests, _most(facts))
         for count in (*_steps(limit), limit):
             if count * length <= ceiling:
                 yield count * length
 
 
-def _decode_widths(facts: Facts) -> dict[int, int]:
+def decode_widths(facts: Facts) -> dict[int, int]:
     """Returns the tokens of one request in a decode step, each with the widest batch that drafts so many.
 
     A row of the schedule holds until the next begins; more drafts than the model makes are no drafts.

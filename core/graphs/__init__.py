@@ -1,0 +1,1 @@
+"""CUDA graphs: which are captured, which one serves a step, what they cost and whether they pay."""
