@@ -40,9 +40,9 @@ class Lines:
             self._session.talk(name)
         self._phase = name
 
-    def pieces(self, done: int, total: int) -> None:
+    def pieces(self, done: int, total: int, what: str = "pieces") -> None:
         if self._session.verbosity or (done == total and total):
-            self._session.talk(f"{done}/{total} pieces")
+            self._session.talk(f"{done}/{total} {what}")
 
     def note(self, text: str) -> None:
         self._session.talk(text)
@@ -60,8 +60,8 @@ class Bar:
         self._rich.remove_task(self._task)
         self._task = self._rich.add_task(name, total=None, pieces="")
 
-    def pieces(self, done: int, total: int) -> None:
-        self._rich.update(self._task, completed=done, total=total, pieces=f"{done}/{total} pieces")
+    def pieces(self, done: int, total: int, what: str = "pieces") -> None:
+        self._rich.update(self._task, completed=done, total=total, pieces=f"{done}/{total} {what}")
 
     def note(self, text: str) -> None:
         self._rich.console.print(text, highlight=False, markup=False)

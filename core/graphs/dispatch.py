@@ -43,11 +43,14 @@ class Dispatcher:
             for place, by_size in found.items()
         }
 
-    def dispatch(self, step: Step) -> BatchDescriptor:
-        """Returns the graph for a step, or mode NONE with the step's own, unpadded counts."""
+    def dispatch(self, step: Step, at_most: CUDAGraphMode = CUDAGraphMode.FULL) -> BatchDescriptor:
+        """Returns the graph for a step, or mode NONE with the step's own, unpadded counts.
+
+        `at_most` PIECEWISE tries no FULL graph, NONE no graph at all.
+        """
         lora_case = self.lora_case(step.num_active_loras)
-        if step.num_tokens > 0:
-            for mode in _ORDER:
+        if step.num_tokens > 0 and at_most in _ORDER:
+            for mode in _ORDER[_ORDER.index(at_most) :]:
                 sizes = self._sizes.get((mode, lora_case))
                 for descriptor in sizes.at(step.num_tokens) if sizes else ():
                     if fits(descriptor, step, lora_case):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from graphkiln.core.config.effective import EffectiveConfig
@@ -49,11 +49,20 @@ class GraphRequest:
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """The graphs of `mode` in the order of their capture: PIECEWISE first, in each mode the largest first."""
+    """The graphs of a request in the order of their capture: PIECEWISE first, then by size, largest first."""
 
-    mode: CUDAGraphMode
+    request: GraphRequest
     descriptors: tuple[BatchDescriptor, ...]
-    lora_cases: tuple[int, ...] = (0,)
+
+    @property
+    def mode(self) -> CUDAGraphMode:
+        """The CUDA graph mode that the graphs are of."""
+        return self.request.mode
+
+    @property
+    def lora_cases(self) -> tuple[int, ...]:
+        """The counts of active adapters that there are graphs for."""
+        return self.request.lora_cases
 
     @property
     def modes(self) -> tuple[CUDAGraphMode, ...]:
@@ -63,6 +72,10 @@ class GraphPlan:
     def of(self, mode: CUDAGraphMode) -> tuple[BatchDescriptor, ...]:
         """Returns the graphs of one mode, PIECEWISE or FULL, the largest first."""
         return tuple(descriptor for descriptor in self.descriptors if descriptor.mode is mode)
+
+    def with_sizes(self, sizes: Iterable[int]) -> GraphPlan:
+        """Returns the plan of the same request for other capture sizes."""
+        return plan_graphs(replace(self.request, sizes=tuple(sorted(sizes))))
 
 
 def graphs_of(compilation: EffectiveConfig, deployment: Deployment) -> GraphPlan:
@@ -84,7 +97,7 @@ def plan_graphs(request: GraphRequest) -> GraphPlan:
         for lora_case in request.lora_cases:
             found |= dict.fromkeys([*_decode(request, size, lora_case), *_mixed(request, size, lora_case)])
     ordered = sorted(found, key=lambda graph: (_CAPTURE_ORDER.index(graph.mode), -graph.num_tokens))
-    return GraphPlan(request.mode, tuple(ordered), request.lora_cases)
+    return GraphPlan(request, tuple(ordered))
 
 
 def _decode(request: GraphRequest, size: int, lora_case: int) -> Iterator[BatchDescriptor]:

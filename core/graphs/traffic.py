@@ -1,0 +1,43 @@
+"""How often steps of which size are served: the weights of a suggestion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graphkiln.cache.store.documents import DocumentFault, parse_object
+
+_FORM = 'a JSON object of step sizes in tokens and how often each was served, such as {"1": 900, "32": 40}'
+
+
+def read_traffic(path: Path) -> dict[int, float]:
+    """Returns how often each step size, in tokens, was served. Raises ValueError, in one line."""
+    try:
+        found = parse_object(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    except DocumentFault as fault:
+        raise ValueError(f"{path}: {fault.detail}; it takes {_FORM}") from None
+    counts = {_size(path, size): _count(path, size, count) for size, count in found.items()}
+    if not any(counts.values()):
+        raise ValueError(f"{path}: no step was counted; it takes {_FORM}")
+    return dict(sorted(counts.items()))
+
+
+def assumed_traffic(largest: int) -> dict[int, float]:
+    """Returns the weights where nobody counted: steps of 1 to 2 tokens as often as those of 128 to 256."""
+    return {size: 1 / size for size in range(1, largest + 1)}
+
+
+def _size(path: Path, text: str) -> int:
+    # The digits of other scripts are decimals too, and "007" would hide a second "7".
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1 or text != str(int(text)):
+        raise ValueError(f"{path}: {text!r} is not a number of tokens; it takes {_FORM}")
+    return int(text)
+
+
+def _count(path: Path, size: str, count: object) -> float:
+    if not isinstance(count, (int, float)) or isinstance(count, bool) or count < 0:
+        raise ValueError(
+            f"{path}: {count!r}, the count of {size}, is not a number from 0 on; it takes {_FORM}"
+        )
+    return float(count)
