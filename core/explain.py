@@ -21,12 +21,12 @@ from graphkiln.cache.store.store import Store
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, LoadRefused
+from graphkiln.core.journal import bypass_difference
 from graphkiln.core.loading import RANK, require_cpu, restored
 from graphkiln.core.parts import BACKBONE
 from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.publication import versions
 from graphkiln.core.report import Decision
-from graphkiln.core.session import bypass_difference
 from graphkiln.core.start import key, mode_none, store_for
 from graphkiln.core.trace.code import check_source
 from graphkiln.core.uncached import why_uncached

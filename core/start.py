@@ -28,12 +28,12 @@ from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.part import Part, arguments_like
-from graphkiln.core.parts import BACKBONE, find_parts
+from graphkiln.core.parts import BACKBONE, Context, find_parts
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan, make_plan, plan_for_class
 from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
 from graphkiln.core.runner import Runner, dummy_context
-from graphkiln.core.session import Context, Session
+from graphkiln.core.session import Session
 from graphkiln.core.trace.decorator import ActiveConfig, plain_calls, serve_with
 from graphkiln.core.uncached import why_uncached
 
@@ -198,7 +198,7 @@ class _Start:
 
         context = call_context(served, self.deployment)
         if not plan.compilation.compiles:
-            session.outcome = "bypass"
+            session.journal.outcome = "bypass"
             report = session.report((mode_none(plan),))
             session.record(report)
             return Runner(served, served.backbone.forward, report, self.deployment), report
@@ -206,9 +206,9 @@ class _Start:
             forward = found[1]
         else:
             forward = self._opened(plan, session, served, context, check, compiles)
-        if first_call and session.outcome == "hit":
-            with self.phases.phase("first call"), torch.no_grad(), context(session.smallest):
-                forward(*served.example_inputs(session.smallest))
+        if first_call and session.journal.outcome == "hit":
+            with self.phases.phase("first call"), torch.no_grad(), context(session.journal.smallest):
+                forward(*served.example_inputs(session.journal.smallest))
         report = session.report()
         if session.dump is not None:
             session.dump.decisions(plan, report.decisions, report.key)

@@ -37,7 +37,7 @@ def test_a_failed_check_publishes_nothing(
         serve = load_part(*args)
         return lambda *inputs: serve(*inputs) + 0.01
 
-    monkeypatch.setattr("graphkiln.core.session.load_part", off_by_a_little)
+    monkeypatch.setattr("graphkiln.core.building.load_part", off_by_a_little)
     with pytest.raises(CheckFailed, match="check failed at 1 tokens"):
         precompile(TOY, cache_root=tmp_path / "root")
     assert entries(tmp_path / "root") == []
