@@ -2,6 +2,9 @@
 
 CoreError                          (graphkiln.core.errors)
 +- OutOfGraphMemory                the device has no memory left for a graph
++- CaptureRefused                  a step found no graph, and now is not the time to capture one
++- MovedTensor                     a graph would read a tensor where it no longer lies
++- NestedCapture                   a breakable capture began inside another
 """
 
 from __future__ import annotations
@@ -18,3 +21,38 @@ class OutOfGraphMemory(CoreError):
 
     def __str__(self) -> str:
         return f"no memory is left for the {self.mode} graph of {self.num_tokens} tokens: {self.detail}"
+
+
+class CaptureRefused(CoreError):
+    """A step found no graph, and now is not the time to capture one: `name`, `mode`, `num_tokens`."""
+
+    def __init__(self, name: str, mode: str, num_tokens: int) -> None:
+        super().__init__(name, mode, num_tokens)
+        self.name, self.mode, self.num_tokens = name, mode, num_tokens
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} has no {self.mode} graph of {self.num_tokens} tokens, and graphs are captured "
+            "only before a model serves"
+        )
+
+
+class MovedTensor(CoreError):
+    """A graph would read a tensor where it no longer lies: `graph`, `tensor`, `captured`, `came`."""
+
+    def __init__(self, graph: str, tensor: str, captured: str, came: str) -> None:
+        super().__init__(graph, tensor, captured, came)
+        self.graph, self.tensor, self.captured, self.came = graph, tensor, captured, came
+
+    def __str__(self) -> str:
+        return (
+            f"the graph of {self.graph} was captured with {self.tensor} of {self.captured}, "
+            f"and is replayed with {self.came}: capture again after tensors were replaced"
+        )
+
+
+class NestedCapture(CoreError):
+    """A breakable capture began inside another."""
+
+    def __str__(self) -> str:
+        return "a breakable capture cannot begin inside another"

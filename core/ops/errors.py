@@ -4,9 +4,12 @@ CoreError                          (graphkiln.core.errors)
 +- NoForwardContext                an attention op ran outside `set_forward_context`
 +- UnknownLayer                    a layer name that the forward context does not hold
 +- OutOfBlocks                     the KV cache has no free block left
++- NoAttentionBackend              no attention backend computes the model's layers
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from graphkiln.core.errors import CoreError
 
@@ -42,3 +45,15 @@ class OutOfBlocks(CoreError):
 
     def __str__(self) -> str:
         return f"the KV cache has {self.free} free blocks, {self.wanted} are needed"
+
+
+class NoAttentionBackend(CoreError):
+    """No attention backend computes the model's layers: `name` asked for, `refusals` by backend."""
+
+    def __init__(self, name: str | None, refusals: Mapping[str, str]) -> None:
+        super().__init__(name, refusals)
+        self.name, self.refusals = name, dict(refusals)
+
+    def __str__(self) -> str:
+        told = "; ".join(f"{name}: {why}" for name, why in self.refusals.items())
+        return f"no attention backend computes this model ({told})"

@@ -25,13 +25,16 @@ class AttentionMetadata:
 
     `query_start_loc` [R+1]: request r has the tokens [loc[r], loc[r+1]). `seq_lens` [R]: its length
     with them. `block_table` [R, blocks]: its blocks in order. `slot_mapping` [T]: the slot of each
-    token, block * block_size + offset. All int64.
+    token, block * block_size + offset, below 0 for none. All are of one integer dtype. A step that is
+    padded has requests of no tokens at its end. `max_query_len` is the most tokens of one request,
+    None where that is not known.
     """
 
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
     block_table: torch.Tensor
     slot_mapping: torch.Tensor
+    max_query_len: int | None = None
 
 
 def make_kv_caches(
@@ -86,6 +89,7 @@ def build_metadata(
         torch.tensor(list(seq_lens), dtype=torch.int64, device=device),
         torch.tensor(table, dtype=torch.int64, device=device).view(len(table), width),
         torch.tensor(slots, dtype=torch.int64, device=device),
+        max(query_lens, default=0),
     )
 
 

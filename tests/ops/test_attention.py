@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-import graphkiln.core.ops.attention as attention_module
+from graphkiln.core.ops import plain
 from graphkiln.core.ops.errors import NoForwardContext, UnknownLayer
 from graphkiln.core.ops.forward_context import ForwardContext, get_forward_context, set_forward_context
-from graphkiln.core.ops.kv_cache import BlockAllocator, KVCache, blocks_needed, build_metadata, make_kv_caches
+from graphkiln.core.ops.kv_cache import build_metadata
 from graphkiln.core.ops.layer import AttentionLayer
+from tests.ops.sequences import BLOCK, CPU, Sequence, cache_for, step
 
-CPU = torch.device("cpu")
-BLOCK = 4
 PLAIN = AttentionLayer("layer", heads=4, kv_heads=2, head_size=8, value_size=8, scale=0.3)
 LAYERS = {
     "grouped heads": PLAIN,
@@ -34,71 +33,6 @@ def _seeded() -> Iterator[None]:
         yield
 
 
-class Sequence:
-    """One request's tokens, known in full from the start, and how far it has come."""
-
-    def __init__(self, layer: AttentionLayer, length: int) -> None:
-        self.query = torch.randn(length, layer.heads, layer.head_size)
-        self.key = torch.randn(length, layer.kv_heads, layer.head_size)
-        self.value = torch.randn(length, layer.kv_heads, layer.value_size)
-        self.length, self.done = length, 0
-        self.blocks: list[int] = []
-
-    def reference(self, layer: AttentionLayer) -> torch.Tensor:
-        """Dense attention over the whole request, written down token by token."""
-        out = torch.empty(self.length, layer.heads, layer.value_size)
-        for at in range(self.length):
-            first = 0 if layer.window is None else max(0, at + 1 - layer.window)
-            for head in range(layer.heads):
-                shared = head // (layer.heads // layer.kv_heads)
-                scores = (self.key[first : at + 1, shared] @ self.query[at, head]) * layer.scale
-                if layer.softcap is not None:
-                    scores = torch.tanh(scores / layer.softcap) * layer.softcap
-                out[at, head] = torch.softmax(scores, 0) @ self.value[first : at + 1, shared]
-        return out
-
-
-def step(
-    layer: AttentionLayer,
-    caches: dict[str, KVCache],
-    allocator: BlockAllocator,
-    work: list[tuple[Sequence, int]],
-    padding: int = 0,
-) -> list[torch.Tensor]:
-    """Runs both ops on the next tokens of some sequences; returns each one's output."""
-    for sequence, count in work:
-        wanted = blocks_needed(sequence.done + count, BLOCK) - len(sequence.blocks)
-        sequence.blocks += allocator.take(wanted)
-    counts = [count for _, count in work]
-    metadata = build_metadata(
-        counts, [s.done + count for s, count in work], [s.blocks for s, _ in work], BLOCK, CPU
-    )
-
-    def rows(name: str) -> torch.Tensor:
-        parts = [getattr(s, name)[s.done : s.done + count] for s, count in work]
-        return torch.cat([*parts, torch.full_like(parts[0][:1], 7.0).expand(padding, -1, -1)])
-
-    query, key, value = rows("query"), rows("key"), rows("value")
-    output = torch.full((query.shape[0], layer.heads, layer.value_size), float("nan"))
-    with set_forward_context(ForwardContext(caches, metadata, {layer.name: layer})):
-        written = torch.ops.graphkiln.unified_kv_cache_update(key, value, layer.name)
-        assert written.numel() == 0
-        torch.ops.graphkiln.unified_attention_with_output(query, key, value, output, layer.name, written)
-    assert torch.equal(output[sum(counts) :], torch.zeros(padding, layer.heads, layer.value_size))
-    for sequence, count in work:
-        sequence.done += count
-    return list(torch.split(output[: sum(counts)], counts))
-
-
-def cache_for(layer: AttentionLayer, num_blocks: int) -> tuple[dict[str, KVCache], BlockAllocator]:
-    caches = make_kv_caches([layer], num_blocks, BLOCK, torch.float32, CPU)
-    for cache in caches.values():
-        # A slot that was never written must not be read.
-        cache.key.fill_(float("nan"))
-        cache.value.fill_(float("nan"))
-    return caches, BlockAllocator(num_blocks)
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_prefill_then_decode_equals_dense_attention(name: str) -> None:
     layer = LAYERS[name]
@@ -106,7 +40,7 @@ def test_prefill_then_decode_equals_dense_attention(name: str) -> None:
     sequence = Sequence(layer, 17)
     got = step(layer, caches, allocator, [(sequence, 9)])
     got += [step(layer, caches, allocator, [(sequence, 1)])[0] for _ in range(8)]
-    torch.testing.assert_close(torch.cat(got), sequence.reference(layer))
+    torch.testing.assert_close(torch.cat(got), sequence.reference(layer).float())
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -126,7 +60,7 @@ def test_batches_that_mix_prefill_chunks_and_decodes_equal_each_alone(name: str)
         ):
             outputs[index].append(output)
     for index, sequence in enumerate(sequences):
-        torch.testing.assert_close(torch.cat(outputs[index]), sequence.reference(layer))
+        torch.testing.assert_close(torch.cat(outputs[index]), sequence.reference(layer).float())
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -134,7 +68,7 @@ def test_scores_computed_in_parts_are_the_same(name: str, monkeypatch: pytest.Mo
     layer = LAYERS[name]
     sequence = Sequence(layer, 19)
     whole = step(layer, *cache_for(layer, 5), [(sequence, 19)])[0]
-    monkeypatch.setattr(attention_module, "_MAX_SCORES", 4 * 19 * 3)
+    monkeypatch.setattr(plain, "_MAX_SCORES", 4 * 19 * 3)
     sequence.done, sequence.blocks = 0, []
     torch.testing.assert_close(step(layer, *cache_for(layer, 5), [(sequence, 19)])[0], whole)
 
@@ -144,7 +78,7 @@ def test_blocks_given_back_serve_another_request() -> None:
     for length in (12, 5, 9):
         sequence = Sequence(PLAIN, length)
         output = step(PLAIN, caches, allocator, [(sequence, length)])[0]
-        torch.testing.assert_close(output, sequence.reference(PLAIN))
+        torch.testing.assert_close(output, sequence.reference(PLAIN).float())
         allocator.give_back(sequence.blocks)
 
 

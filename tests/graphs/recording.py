@@ -1,0 +1,83 @@
+"""A recorder for CPU tensors: it notes every operator call, and a replay makes them again in place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class FakeGraph:
+    """Operator calls, each with the tensors that its results go to."""
+
+    def __init__(self, recorder: FakeRecorder) -> None:
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self._recorder = recorder
+
+    def replay(self) -> None:
+        self._recorder.replays += 1
+        for function, args, kwargs, outputs in self.calls:
+            again = function(*args, **kwargs)
+            for old, new in zip(tree_leaves(outputs), tree_leaves(again), strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class FakeRecorder:
+    """What the code above a recorder can see of one; `fail_at` ends that recording by an error."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.begun = self.ended = self.abandoned = self.replays = 0
+        self._fail_at = fail_at
+        self._mode: _Noting | None = None
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        yield
+
+    def begin(self) -> None:
+        self.begun += 1
+        assert self._mode is None
+        if self.begun == self._fail_at:
+            raise torch.OutOfMemoryError("out of memory")
+        self._mode = _Noting(FakeGraph(self))
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> FakeGraph:
+        self.ended += 1
+        return self._stop().graph
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+        self._stop()
+
+    def weak(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    def _stop(self) -> _Noting:
+        mode, self._mode = self._mode, None
+        assert mode is not None
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return mode
+
+
+class _Noting(TorchDispatchMode):
+    def __init__(self, graph: FakeGraph) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = graph
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        outputs = func(*args, **kwargs)
+        self.graph.calls.append((func, args, kwargs, outputs))
+        return outputs
