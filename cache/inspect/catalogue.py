@@ -19,9 +19,9 @@ from graphkiln.cache.store.files import FileRecord
 from graphkiln.cache.store.layout import foreign_names
 from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, rank_folder
 from graphkiln.cache.store.reading import Fault
+from graphkiln.cache.store.reports import REPORTS_FOLDER
 from graphkiln.cache.store.state import STATE_FILE, read_state
 from graphkiln.cache.store.store import Broken, Store
-from graphkiln.cache.store.verify import REPORTS_FOLDER
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord, read_inside
 from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, Manifest, rank_folder
 from graphkiln.cache.store.reading import EntryFiles, Fault
+from graphkiln.cache.store.reports import REPORTS_FOLDER
 from graphkiln.cache.store.state import STATE_FILE
 from graphkiln.cache.store.store import Broken
-from graphkiln.cache.store.verify import REPORTS_FOLDER
 
 # A load stumbles over these; the others are told and leave an entry in use.
 DAMAGE = frozenset({"missing", "size", "digest", "schema", "unreadable", "symlink", "owner"})

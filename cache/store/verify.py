@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from graphkiln.cache.store.files import FileRecord, tree_files
 from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, rank_folder
 from graphkiln.cache.store.reading import Fault, faults_of
+from graphkiln.cache.store.reports import REPORTS_FOLDER
 from graphkiln.cache.store.state import STATE_FILE
 
 if TYPE_CHECKING:
     from graphkiln.cache.store.entries import Entry
-
-REPORTS_FOLDER = "reports"
 
 
 def verify_rank(entry: Entry, rank: str) -> list[Fault]:

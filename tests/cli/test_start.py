@@ -141,7 +141,7 @@ def test_output_of(
 @pytest.mark.skipif(version("typer") != PINNED_TYPER, reason="other versions of typer draw help otherwise")
 @pytest.mark.parametrize(
     "command",
-    ["", "precompile", "warm", "key", "explain", "cache", "cache ls", "cache inspect", "cache diff"],
+    ["", "precompile", "warm", "key", "explain", "check", "cache", "cache ls", "cache inspect", "cache diff"],
     ids=lambda text: text or "all",
 )
 def test_help_of(command: str, snapshot: Callable[[str], None]) -> None:

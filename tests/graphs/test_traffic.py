@@ -41,7 +41,6 @@ def test_a_bad_histogram_is_one_line_that_says_what_and_where(tmp_path: Path, te
     with pytest.raises(ValueError, match=r"traffic\.json: ") as refused:
         read_traffic(path)
     assert told in str(refused.value)
-    assert "such as" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -1,0 +1,61 @@
+"""`graphkiln check`: the CUDA graphs of a deployment, captured where their device is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphkiln.cli.commands.asked import Asked, Json, with_deployment
+from graphkiln.cli.errors import NO, NOT_HERE, YES, UsageProblem
+from graphkiln.cli.session import Session
+from graphkiln.cli.show.progress import progress_for
+
+
+@with_deployment
+def check(
+    session: Session,
+    asked: Asked,
+    *,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(
+            "--traffic",
+            metavar="FILE",
+            help='How often steps of which size are served, in tokens: {"1": 900, "32": 40}.',
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Plans the CUDA graphs of MODEL and shows which of them serves which step.
+
+    Exit status 4 where their device is not here, so that none is captured.
+    """
+    weights = None if traffic is None else read(traffic)
+    deployment, config = asked.build()
+    with progress_for(session) as progress:
+        if progress:
+            progress.phase("import")
+        from graphkiln.cli.show.graphs import graph_json, graph_lines
+        from graphkiln.core.check import check as checked
+
+        report = checked(deployment, config, traffic=weights, progress=progress)
+    if as_json:
+        session.json("check", graph_json(report, asked.model))
+    else:
+        session.data(graph_lines(report, asked.model, session.style))
+    if report.capture is None:
+        return NOT_HERE
+    return YES if report.ok else NO
+
+
+def read(path: Path) -> dict[int, float]:
+    """Returns the traffic in a file; one that cannot be read is bad input."""
+    from graphkiln.core.graphs.traffic import TRAFFIC_FORM, read_traffic
+
+    try:
+        return read_traffic(path)
+    except ValueError as error:
+        raise UsageProblem(f"--traffic: {error}", f"it takes {TRAFFIC_FORM}") from None

@@ -1,0 +1,74 @@
+"""The check of a deployment where its device is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphkiln.core.check import check
+from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.config.modes import CUDAGraphMode
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.graphs.traffic import Served
+from graphkiln.core.plan import make_plan
+from graphkiln.core.start import key
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none, on whatever machine the tests run."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+pytestmark = pytest.mark.skipif(
+    "torch.cuda.is_available()", reason="tells what is missing, and a GPU is here"
+)
+
+
+@pytest.mark.parametrize("device", [None, "cuda"])
+def test_without_a_gpu_the_plan_of_a_cuda_device_is_told_and_nothing_is_captured(device: str | None) -> None:
+    report = check(Deployment("preset:llama", device=device))
+    assert report.target == "cuda"
+    assert report.why_not == "no CUDA device is here"
+    assert report.capture is None
+    assert not report.ok
+    assert [(mode.name, len(report.plan.of(mode))) for mode in report.plan.modes] == [
+        ("PIECEWISE", 35),
+        ("FULL", 19),
+    ]
+    assert ("target" in [decision.field for decision in report.decisions]) == (device is None)
+
+
+def test_the_plan_is_the_one_that_a_key_and_a_header_tell() -> None:
+    deployment = Deployment("preset:llama", target="cpu")
+    config = CompilationConfig(cudagraph_capture_sizes=(1, 8), cudagraph_mode=CUDAGraphMode.PIECEWISE)
+    report = check(deployment, config)
+    told = key(deployment, config, trace=False).effective["compilation"]["cudagraphs"]
+    assert report.cudagraphs == told == make_plan(deployment, config).compilation.cudagraph_plan()
+    assert report.why_not == "there are no graphs: a CPU has no CUDA graphs"
+    assert report.plan.descriptors == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (CompilationConfig(enforce_eager=True), "enforce_eager"),
+        (CompilationConfig(optimization_level=0), "optimization level 0"),
+        (CompilationConfig(cudagraph_mode=CUDAGraphMode.NONE), "cudagraph_mode is NONE"),
+        (
+            CompilationConfig(splitting_ops=(), cudagraph_mode=CUDAGraphMode.PIECEWISE),
+            "splitting_ops is empty",
+        ),
+        (CompilationConfig(cudagraph_capture_sizes=(3000,)), "no capture size is left"),
+    ],
+)
+def test_a_deployment_without_graphs_says_what_took_them(config: CompilationConfig, why: str) -> None:
+    report = check(Deployment("preset:llama"), config)
+    assert report.why_not is not None
+    assert report.why_not.startswith("there are no graphs: ")
+    assert why in report.why_not
+
+
+def test_a_traffic_is_told_against_the_plan() -> None:
+    report = check(Deployment("preset:llama"), traffic={1: 3.0, 300: 1.0})
+    assert report.traffic == Served(steps=4.0, padding=0.0, larger=0.25)
