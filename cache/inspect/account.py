@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cache.inspect.capture import capture_of
 from graphkiln.cache.inspect.catalogue import file_sizes
 from graphkiln.cache.inspect.guards import Guard, counts_by_kind, guards_of
 from graphkiln.cache.inspect.pieces import GRAPH, WIRING, Piece, pieces_of
@@ -24,7 +25,8 @@ class Account:
     """What an entry holds. What cannot be read is left out and stands in `faults`.
 
     `doors` is by part what every call must bring, `paths` are values that look like paths, by where they
-    stand; `starts` are the lines of the ledger that name the entry.
+    stand; `starts` are the lines of the ledger that name the entry; `capture` is the report of the last
+    capture check, None where there was none.
     """
 
     entry: Entry
@@ -39,6 +41,7 @@ class Account:
     starts: tuple[dict[str, Any], ...]
     bytes: int
     files: int
+    capture: Mapping[str, Any] | None = None
 
     @property
     def hits(self) -> int:
@@ -68,6 +71,7 @@ class Account:
             "paths": [{"where": where, "value": value} for where, value in self.paths],
             "faults": list(self.faults),
             "starts": list(self.starts),
+            "capture": self.capture,
         }
 
 
@@ -89,6 +93,7 @@ def account(entry: Entry, starts: Sequence[Mapping[str, Any]]) -> Account:
         starts=tuple(dict(start) for start in starts if start.get("key") == entry.key),
         bytes=sum(sizes.values()),
         files=len(sizes),
+        capture=capture_of(entry),
     )
 
 

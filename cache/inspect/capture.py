@@ -68,11 +68,7 @@ def capture_differences(a: Entry, b: Entry) -> tuple[Difference, ...]:
 def _values(report: Mapping[str, Any] | None) -> dict[str, Any]:
     if report is None:
         return {}
-    steps = {
-        f"{way} ms at {row['num_tokens']} tokens": row["ms"][way]
-        for row in report["rows"]
-        for way in row["ms"]
-    }
+    steps = {f"ms.{row['num_tokens']}.{way}": row["ms"][way] for row in report["rows"] for way in row["ms"]}
     return {**{name: report[name] for name in _COMPARED}, **steps}
 
 

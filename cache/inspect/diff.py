@@ -9,6 +9,7 @@ from typing import Any
 
 from graphkiln.cache.factors.difference import Difference, differences
 from graphkiln.cache.factors.key import FACTOR_NAMES
+from graphkiln.cache.inspect.capture import capture_differences
 from graphkiln.cache.inspect.causes import Cause, topic_of
 from graphkiln.cache.inspect.compare import causes_of, factor_differences
 from graphkiln.cache.inspect.pieces import Piece, pieces_of
@@ -45,7 +46,7 @@ class EntryDiff:
 
     `asked` and `became` are the differences between what was typed and between what was in effect;
     `build` those between what the compilers chose, `generated` the texts behind them where the pieces
-    are the same.
+    are the same; `captured` those between the reports of their capture checks, which no verdict heeds.
     """
 
     a: Side
@@ -60,6 +61,7 @@ class EntryDiff:
     pieces: tuple[PieceRow, ...]
     generated: tuple[TextDiff, ...]
     build: tuple[Difference, ...]
+    captured: tuple[Difference, ...]
 
 
 def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
@@ -90,6 +92,7 @@ def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
         pieces if factor in (None, "code") else (),
         generated_diffs(a, b, rebuilt) if factor is None else (),
         build,
+        capture_differences(a, b) if factor is None else (),
     )  # fmt: skip
 
 

@@ -13,19 +13,22 @@ WAYS = ("eager", "compiled", "PIECEWISE", "FULL")
 
 
 def capture_lines(found: Mapping[str, Any], style: Style, *, every: bool) -> list[str]:
-    """Returns what a capture check found; without `every` only sizes that are powers of two."""
+    """Returns what a capture check found.
+
+    Without `every` only sizes that are powers of two, and no verdict on single sizes.
+    """
     rows = [row for row in found["rows"] if every or row["num_tokens"].bit_count() == 1]
     return [
         *below(facts(summary_pairs(found), style)),
         *below(row_lines(rows, style)),
-        *below(padding_lines(found["padding"], style)),
-        *below(never_lines(found["never_win"], style)),
+        *below(padding_lines(found["padding"], style) if every else []),
+        *below(never_lines(found["never_win"], style) if every else []),
         *below(facts(advice_pairs(found), style)),
     ]
 
 
 def summary_pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    graphs = " and ".join(f"{count} {mode}" for mode, count in found["graphs"].items() if count)
+    graphs = " and ".join(f"{found['graphs'][way]} {way}" for way in WAYS if found["graphs"].get(way))
     lack = found["shortage"]
     unequal = [str(row["num_tokens"]) for row in found["rows"] if row["unequal"]]
     equal = f"no, not at {', '.join(unequal)} tokens" if unequal else "yes, every graph within its tolerance"

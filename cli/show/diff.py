@@ -37,6 +37,7 @@ def diff_lines(found: EntryDiff, style: Style, *, every: bool) -> list[str]:
         *text_lines(found.generated, style, every=every),
         *below(piece_lines(found.pieces if every else changed, style)),
         *below(field_lines("build", found.build, style) if other_build or every else []),
+        *below(captured_lines(found.captured, style, every=every)),
     ]
 
 
@@ -73,6 +74,16 @@ def field_lines(title: str, found: Sequence[Difference], style: Style) -> list[s
         (DIGEST.sub(lambda match: match[0][:10], one.name), *pair_texts(one.then, one.now)) for one in found
     ]
     return table((title, "A", "B"), rows, style) if rows else []
+
+
+def captured_lines(found: Sequence[Difference], style: Style, *, every: bool) -> list[str]:
+    """Returns what the capture checks differ in; the time of each step only where every line is asked for."""
+    shown = [one for one in found if every or not one.name.startswith("ms.")]
+    more = len(found) - len(shown)
+    return [
+        *field_lines("captured", shown, style),
+        *([f"and the time of {count_text(more, 'step')}, with --all"] if more else []),
+    ]
 
 
 def text_lines(diffs: Iterable[TextDiff], style: Style, *, every: bool) -> list[str]:
@@ -131,4 +142,5 @@ def diff_json(found: EntryDiff) -> dict[str, Any]:
         "generated": [asdict(one) for one in found.generated],
         "pieces": [asdict(row) for row in found.pieces],
         "build": [asdict(one) for one in found.build],
+        "captured": [asdict(one) for one in found.captured],
     }

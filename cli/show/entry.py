@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphkiln.cli.show.capture import capture_lines
 from graphkiln.cli.show.causes import row_lines, short, value_text
 from graphkiln.cli.show.entries import target_text
 from graphkiln.cli.show.key import effective_lines, factor_lines
@@ -49,6 +50,7 @@ def entry_lines(found: Account, style: Style, shown: Shown) -> list[str]:
         ),
         *below(path_lines(found.paths, style, every=shown.factors)),
         *below(start_lines(found.starts, style)),
+        *(capture_lines(found.capture, style, every=shown.guards) if found.capture else []),
         *below(guard_lines(found, style) if shown.guards else []),
         *text_lines(found, shown, style),
     ]

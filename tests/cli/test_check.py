@@ -11,6 +11,9 @@ import pytest
 import torch
 
 from graphkiln.cache.inspect.capture import is_capture
+from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.reports import CAPTURE_REPORT, write_report
+from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cli.show.capture import capture_lines
 from graphkiln.cli.show.terminal import Style
 from graphkiln.core.config.modes import CUDAGraphMode
@@ -21,6 +24,7 @@ from graphkiln.core.graphs.report import capture_document
 from graphkiln.core.phases import Phases
 from graphkiln.core.report import Silent
 from tests.cli.conftest import Run
+from tests.cli.test_reading import publish
 from tests.graphs.made import MIB, MadeCapturer, step_ms
 
 PLAN = plan_graphs(GraphRequest(CUDAGraphMode.FULL_AND_PIECEWISE, (1, 2, 4, 8, 16, 32), max_num_seqs=16))
@@ -102,3 +106,61 @@ def test_capture_of_a_device_that_is(
     found = captured(capturer, traffic)
     assert is_capture(found)
     snapshot("\n".join(capture_lines(found, Style(80), every=True)) + "\n")
+
+
+def with_capture(root: Path, capturer: MadeCapturer, **entry: Any) -> Entry:
+    """Publishes an entry that has the report of a capture check."""
+    made = publish(root, **entry)
+    assert write_report(CacheRoot(root), made.path, CAPTURE_REPORT, captured(capturer))
+    return made
+
+
+def test_inspect_shows_the_last_capture(
+    run: Callable[..., Run], tmp_path: Path, snapshot: Callable[[str], None]
+) -> None:
+    entry = with_capture(tmp_path, MadeCapturer(ms=slow_pieces))
+    done = run("cache", "inspect", entry.short, "--cache-root", str(tmp_path))
+    assert done.status == 0
+    snapshot(done.out[done.out.index("device ") :])
+    assert "padding costs more at" not in done.out
+    every = run("cache", "inspect", entry.short, "--all", "--cache-root", str(tmp_path))
+    assert "padding costs more at" in every.out
+    found = json.loads(run("cache", "inspect", entry.short, "--json", "--cache-root", str(tmp_path)).out)
+    assert found["capture"] == captured(MadeCapturer(ms=slow_pieces))
+
+
+def test_diff_shows_what_two_captures_differ_in_and_heeds_it_in_no_verdict(
+    run: Callable[..., Run], tmp_path: Path, snapshot: Callable[[str], None]
+) -> None:
+    one = with_capture(tmp_path / "a", MadeCapturer())
+    other = with_capture(tmp_path / "b", MadeCapturer(ms=slow_pieces, wrong=PLAN.descriptors[0]))
+    words = ("cache", "diff", str(one.path), str(other.path), "--cache-root", str(tmp_path / "a"))
+    done = run(*words)
+    assert done.status == 0
+    snapshot(done.out[done.out.index("captured ") :])
+    assert "ms.16.PIECEWISE  2.12  4.2" in run(*words, "--all").out
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: found.pop("rows"),
+        lambda found: found.update(ok="yes"),
+        lambda found: found.update(sizes=[1, "2"]),
+        lambda found: found["rows"][0].update(ms=[1.0]),
+        lambda found: found["rows"][0].pop("unequal"),
+        lambda found: found.update(suggestion={"sizes": [1]}),
+        lambda found: found.update(shortage=3),
+        lambda found: found.update(graphs={"FULL": True}),
+    ],
+)
+def test_a_report_of_another_form_is_left_out(
+    damage: Callable[[dict[str, Any]], object], run: Callable[..., Run], tmp_path: Path
+) -> None:
+    entry = publish(tmp_path)
+    found = captured(MadeCapturer())
+    damage(found)
+    assert write_report(CacheRoot(tmp_path), entry.path, CAPTURE_REPORT, found)
+    done = run("cache", "inspect", entry.short, "--cache-root", str(tmp_path))
+    assert done.status == 0
+    assert "Made-up" not in done.out
