@@ -7,14 +7,17 @@ are the second half of `core.config.graph_mode`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphkiln.core.config.effective import EffectiveConfig
 from graphkiln.core.config.modes import CompilationMode, CUDAGraphMode
 from graphkiln.core.config.splitting import cuts_attention
 from graphkiln.core.config.trail import Trail
+from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CompileError
+from graphkiln.core.graphs.plan import GraphPlan, graphs_of
 from graphkiln.core.ops.support import AttentionSupport
+from graphkiln.core.report import Decision
 
 _FIELD = "cudagraph_mode"
 
@@ -83,6 +86,26 @@ _MEANINGS = {
     AttentionSupport.UNIFORM_BATCH: "requests of one length only",
     AttentionSupport.ALWAYS: "every batch",
 }
+
+
+def lowered_plan(
+    compilation: EffectiveConfig, deployment: Deployment, layout: CacheLayout
+) -> tuple[EffectiveConfig, GraphPlan, tuple[Decision, ...]]:
+    """Returns the configuration that attention leaves possible, its graphs, and the decisions on the way.
+
+    Raises CompileError as `lowered` does.
+    """
+    trail = Trail()
+    mode = lowered(compilation.cudagraph_mode, compilation, layout, trail)
+    plan = graphs_of(replace(compilation, cudagraph_mode=mode), deployment)
+    if mode.decode is CUDAGraphMode.FULL and plan.descriptors and not plan.of(CUDAGraphMode.FULL):
+        # Every size was rounded up to whole requests, and then was larger than the largest.
+        reason = f"no capture size holds a step of decode, {layout.decode_length} tokens for each request"
+        mode = trail.decide_mode(mode, mode.mixed, reason)
+    elif mode is not CUDAGraphMode.NONE and not plan.descriptors:
+        mode = trail.decide_mode(mode, CUDAGraphMode.NONE, "no capture size is left")
+    compilation = replace(compilation, cudagraph_mode=mode)
+    return compilation, graphs_of(compilation, deployment), trail.decisions
 
 
 def _between_pieces(compilation: EffectiveConfig) -> bool:

@@ -11,8 +11,9 @@ from graphkiln.core.config.effective import EffectiveConfig
 from graphkiln.core.config.modes import CompilationMode, CUDAGraphMode
 from graphkiln.core.config.resolve import resolve
 from graphkiln.core.config.trail import Trail
+from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CompileError
-from graphkiln.core.graphs.lowering import CacheLayout, lowered
+from graphkiln.core.graphs.lowering import CacheLayout, lowered, lowered_plan
 from graphkiln.core.ops.support import AttentionSupport
 from tests.config.oracle import facts
 
@@ -140,3 +141,36 @@ def test_requests_without_a_recurrent_state_are_refused_where_graphs_are_whole()
     with pytest.raises(CompileError, match="8 requests need a recurrent state each, and the cache has 4"):
         lowered(CUDAGraphMode.FULL_AND_PIECEWISE, SPLIT, layout, Trail())
     assert lowered(CUDAGraphMode.PIECEWISE, SPLIT, layout, Trail()) is CUDAGraphMode.PIECEWISE
+
+
+@pytest.mark.parametrize(
+    ("sizes", "length", "mode", "decode"),
+    [
+        ((1, 2, 4, 8, 16), 3, "FULL_AND_PIECEWISE", [9, 6, 3]),
+        ((1, 2, 4), 4, "FULL_AND_PIECEWISE", [4]),
+        ((4,), 4, "FULL_AND_PIECEWISE", [4]),
+        # A step of decode is longer than the largest size, rounded up as it must be.
+        ((4,), 3, "PIECEWISE", []),
+        ((8,), 5, "PIECEWISE", []),
+        ((1, 2), 3, "PIECEWISE", []),
+    ],
+)
+def test_sizes_are_rounded_up_to_whole_steps_of_decode(
+    sizes: tuple[int, ...], length: int, mode: str, decode: list[int]
+) -> None:
+    compilation = replace(SPLIT, capture_sizes=sizes)
+    deployment = Deployment("toy", max_num_seqs=8, num_speculative_tokens=length - 1)
+    got, plan, decisions = lowered_plan(compilation, deployment, CacheLayout({"toy": ALWAYS}, length, 8))
+    assert got.cudagraph_mode.name == plan.mode.name == mode
+    assert [graph.num_tokens for graph in plan.of(CUDAGraphMode.FULL)] == decode
+    assert [graph.num_tokens for graph in plan.of(CUDAGraphMode.PIECEWISE)] == sorted(sizes, reverse=True)
+    told = [(one.asked, one.got, one.reason) for one in decisions]
+    reason = f"no capture size holds a step of decode, {length} tokens for each request"
+    assert told == ([] if decode else [("FULL_AND_PIECEWISE", "PIECEWISE", reason)])
+
+
+def test_without_a_size_nothing_is_left() -> None:
+    compilation = replace(SPLIT, capture_sizes=())
+    got, plan, decisions = lowered_plan(compilation, Deployment("toy"), CacheLayout({"toy": ALWAYS}, 1, 8))
+    assert (got.cudagraph_mode, plan.descriptors) == (CUDAGraphMode.NONE, ())
+    assert [one.reason for one in decisions] == ["no capture size is left"]
