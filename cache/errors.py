@@ -14,6 +14,7 @@
        +- AmbiguousEntry        more than one entry answers to that name
        +- BadFilter             a filter expression is not understood
        +- RestoreRefused        what was set aside cannot be brought back
+       +- UnknownLayout         a foreign tree is of no version that is known
        +- FactorsChanged        the factors no longer give the key under which they would be stored
 
 Every fact is an attribute. An error passes its facts to `Exception`, in the order of its
@@ -185,3 +186,14 @@ class FactorsChanged(CacheError):
 
     def __str__(self) -> str:
         return f"the factors changed under the key {self.key_before[:10]}: they now give {self.key_now[:10]}"
+
+
+class UnknownLayout(CacheError):
+    """What lies at `where` is no `layout` that is known; `seen` says in words what is there."""
+
+    def __init__(self, where: str, layout: str, seen: str) -> None:
+        super().__init__(where, layout, seen)
+        self.where, self.layout, self.seen = where, layout, seen
+
+    def __str__(self) -> str:
+        return f"{self.where} is no {self.layout} cache of a known version: {self.seen}"

@@ -76,6 +76,7 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "EntryNotFound": (BAD_INPUT, says("graphkiln cache ls lists what is there")),
     "AmbiguousEntry": (BAD_INPUT, says("type more digits")),
     "BadFilter": (BAD_INPUT, own_remedy),
+    "UnknownLayout": (BAD_INPUT, says("name the folder: {layout}:DIR, or --layout {layout}:DIR")),
     "RestoreRefused": (NO, own_remedy),
     "FactorsChanged": (NO, says("a source file or a variable changed during the compile; run it again")),
     # core

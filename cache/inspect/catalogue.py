@@ -26,7 +26,8 @@ from graphkiln.cache.store.store import Broken, Store
 
 @dataclass(frozen=True)
 class Row:
-    """One entry. `size` in bytes, times as ISO texts in UTC; `hits` are those that the ledger still holds.
+    """One entry. `size` in bytes, times as ISO texts in UTC; `hits` are those that the ledger still holds,
+    None where nobody counts them.
 
     `health` is sound, partial (an expected rank is not there) or broken, and `fault` says why.
     A broken entry may have no key. `superseded` says that a newer entry answers to the same env,
@@ -46,7 +47,7 @@ class Row:
     files: int = 0
     created: str = ""
     last_used: str | None = None
-    hits: int = 0
+    hits: int | None = 0
     label: str | None = None
     pinned: bool = False
     health: str = "sound"
@@ -66,6 +67,11 @@ class Row:
         """The statuses as one text; sound is said only where nothing else is to be said."""
         telling = [name for name in self.statuses if name != "sound"]
         return ", ".join(telling) or "sound"
+
+    @property
+    def idle_since(self) -> str | None:
+        """Since when nobody uses it, where that is known: one never used waits since it was made."""
+        return self.last_used or self.created
 
     def factors(self) -> Mapping[str, Any] | None:
         """Return the values of the factors, their file's digest checked; None where that is not possible.

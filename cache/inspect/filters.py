@@ -35,7 +35,7 @@ _TEXTS = ("id", "key", "lookup", "label", "model", "target", "dtype", "status")
 # Of these the beginning is enough, as everywhere on the command line.
 _PREFIXES = ("id", "key", "lookup")
 NAMES = (*_TEXTS, *_NUMBERS, *(f"{factor}.NAME" for factor in FACTOR_NAMES))
-STATUSES = ("sound", "partial", "broken", "pinned", "superseded")
+STATUSES = ("sound", "partial", "broken", "pinned", "superseded", "litter", "unknown")
 
 
 class Selectable(Protocol):
@@ -60,11 +60,11 @@ class Selectable(Protocol):
     @property
     def files(self) -> int: ...
     @property
-    def hits(self) -> int: ...
+    def hits(self) -> int | None: ...
     @property
     def created(self) -> str: ...
     @property
-    def last_used(self) -> str | None: ...
+    def idle_since(self) -> str | None: ...
     @property
     def statuses(self) -> tuple[str, ...]: ...
     def factors(self) -> Mapping[str, Any] | None: ...
@@ -184,10 +184,10 @@ def _number(row: Selectable, name: str, now: datetime) -> float | None:
         case "age":
             return seconds_since(row.created, now)
         case "unused":
-            # One that was never used has been waiting since it was made.
-            return seconds_since(row.last_used or row.created, now)
+            return seconds_since(row.idle_since, now)
         case _:
-            return float(getattr(row, name))
+            found = getattr(row, name)
+            return None if found is None else float(found)
 
 
 def _in_order(found: float, sign: str, wanted: float) -> bool:

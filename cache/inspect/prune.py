@@ -138,7 +138,7 @@ def _named(rows: Sequence[Row], rules: Rules, now: datetime) -> Iterable[tuple[P
 
 def _reason(row: Row, rules: Rules, surplus: set[Path], now: datetime) -> str:
     age = seconds_since(row.created, now)
-    unused = seconds_since(row.last_used or row.created, now)
+    unused = seconds_since(row.idle_since, now)
     if rules.broken and row.health == "broken":
         return f"broken: {row.fault}"
     if row.id in rules.stale:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Json
+from graphkiln.cli.commands.foreign import Layout, is_foreign, verify_foreign
 from graphkiln.cli.commands.opening import Filters, open_store
-from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.errors import NO, YES, UsageProblem
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ OneEntry = Annotated[
 def verify(
     context: typer.Context,
     entry: OneEntry = None,
+    layout: Layout = None,
     filters: Filters = None,
     repair: Annotated[
         bool,
@@ -45,6 +47,14 @@ def verify(
     from graphkiln.cli.show.verify import smoke_lines, verdicts_json, verdicts_lines, verdicts_text
 
     session: Session = context.obj
+    if layout or is_foreign(entry):
+        if repair or smoke:
+            raise UsageProblem(
+                "--repair and --smoke are for entries of graphkiln", "other trees are only read"
+            )
+        if layout and entry is not None:
+            raise UsageProblem("--layout names a whole tree", f"name one entry as {layout}#{entry} alone")
+        return verify_foreign(session, entry, layout, filters or [], as_json=as_json)
     store = open_store(session)
     paths = chosen(store, entry, filters or [])
     with byte_progress(session, "verifying") as progress:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphkiln.cache.store.store import Store
 
 FILTER_HELP = "Such as 'size>1GB and unused>30d', model~llama, compiler.torch!=2.13.0; may be repeated."
+ENTRY_HELP = "A key, the beginning of one, a label, a path, or LAYOUT:DIR#ID."
 Filters = Annotated[
     list[str] | None, typer.Option("--filter", metavar="EXPR", help=FILTER_HELP, show_default=False)
 ]

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Json
-from graphkiln.cli.commands.opening import open_store
+from graphkiln.cli.commands.foreign import Layout, foreign_catalogue, inspect_foreign, is_foreign
+from graphkiln.cli.commands.opening import ENTRY_HELP, Filters, open_store
 from graphkiln.cli.errors import NO, YES
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
     from graphkiln.cache.inspect.catalogue import Row
-
-ENTRY_HELP = "A key, the beginning of one, a label, or a path."
 
 
 class Order(StrEnum):
@@ -42,15 +41,8 @@ class FactorName(StrEnum):
 
 def ls(
     context: typer.Context,
-    filters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--filter",
-            metavar="EXPR",
-            help="Only those: 'size>1GB and unused>30d', 'compiler.torch!=2.13.0', 'status=broken'.",
-            show_default=False,
-        ),
-    ] = None,
+    layout: Layout = None,
+    filters: Filters = None,
     sort: Annotated[
         Order, typer.Option(metavar="COLUMN", help=f"Order of the rows: {', '.join(Order)}.")
     ] = Order.CREATED,
@@ -66,7 +58,7 @@ def ls(
     from graphkiln.cli.show.entries import rows_json, rows_lines, summary_text
 
     session: Session = context.obj
-    catalogue = scan(open_store(session))
+    catalogue = foreign_catalogue(session, layout) if layout else scan(open_store(session))
     rows = ordered(select(catalogue.rows, filters or ()), sort)[:limit]
     if as_json:
         session.json("cache ls", {"root": str(catalogue.root), "entries": rows_json(rows)})
@@ -87,7 +79,7 @@ def ordered(rows: list[Row], sort: Order) -> list[Row]:
         case Order.FILES:
             rows = sorted(rows, key=lambda row: -row.files)
         case Order.HITS:
-            rows = sorted(rows, key=lambda row: -row.hits)
+            rows = sorted(rows, key=lambda row: -(row.hits or 0))
         case Order.USED:
             rows = sorted(rows, key=lambda row: row.last_used or "", reverse=True)
         case Order.MODEL:
@@ -118,25 +110,32 @@ def inspect(
     from graphkiln.cli.show.entry import Shown, entry_lines
 
     session: Session = context.obj
+    shown = Shown(
+        factors=factors or everything or session.verbosity > 0,
+        pieces=pieces or everything,
+        graphs=graphs or everything,
+        source=source or everything,
+        guards=everything,
+    )
+    if is_foreign(entry):
+        return inspect_foreign(session, entry, shown, as_json=as_json)
     store = open_store(session)
     found = account(store.resolve(entry), store.starts())
     if as_json:
         session.json("cache inspect", found.as_json())
     else:
-        shown = Shown(
-            factors=factors or everything or session.verbosity > 0,
-            pieces=pieces or everything,
-            graphs=graphs or everything,
-            source=source or everything,
-            guards=everything,
-        )
         session.data(entry_lines(found, session.style, shown))
     return NO if found.faults else YES
 
 
 def diff(
     context: typer.Context,
-    a: Annotated[str, typer.Argument(metavar="A", help=ENTRY_HELP, show_default=False)],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A key, the beginning of one, a label, or a path.", show_default=False
+        ),
+    ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.", show_default=False)],
     factor: Annotated[
         FactorName | None, typer.Option(help="Compare this factor alone.", show_default=False)

@@ -57,7 +57,7 @@ def cells_of(row: Row) -> list[str]:
         str(row.files),
         age(row.created),
         age(row.last_used or ""),
-        str(row.hits) if known else "",
+        str(row.hits) if known and row.hits is not None else "",
         row.status,
     ]
 
@@ -85,10 +85,13 @@ def two_lines(rows: Sequence[Row], style: Style, *, labels: bool) -> list[str]:
 def rest_text(row: Row) -> str:
     """Returns what the first line of a row does not say."""
     used = f"used {age_text(row.last_used)}" if row.last_used else "never used"
+    counted = [used] if row.hits is None and row.last_used else []
+    if row.hits is not None:
+        counted = [f"{used}, {count_text(row.hits, 'hit')}"]
     parts = [
         " ".join(filter(None, (row.target, row.dtype))),
         f"{bytes_text(row.size)} in {count_text(row.files, 'file')}",
-        *([age_text(row.created), f"{used}, {count_text(row.hits, 'hit')}"] if row.key else []),
+        *([age_text(row.created), *counted] if row.key else []),
     ]
     return ", ".join(part for part in parts if part)
 

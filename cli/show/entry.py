@@ -156,7 +156,7 @@ def piece_lines(pieces: Sequence[Piece], style: Style) -> list[str]:
     rows = [
         (
             f"{piece.rank}/{piece.prefix} {piece.number}" if several else str(piece.number),
-            f"{len(piece.uses)}x",
+            f"{len(piece.uses)}x" if piece.uses else "",
             "..".join(map(str, piece.range)),
             piece.dynamic,
             bytes_text(piece.size),

@@ -1,0 +1,32 @@
+"""What vLLM does at its next start with what is wrong: seen on such trees, or else said to be likely."""
+
+from __future__ import annotations
+
+MODEL_GONE = "vLLM recompiles without a word, and saves it again"
+MODEL_UNREADABLE = "vLLM warns of a load failure, recompiles and overwrites it"
+MODEL_SOURCE = "vLLM warns that source code has changed, recompiles and overwrites it"
+MODEL_ARTIFACT = "vLLM loads it without complaint"
+MODEL_NEVER = "each start warns of a load failure, recompiles and writes it again"
+FACTORS = "no effect: vLLM never reads it and never repairs it"
+GRAPH = "no effect: vLLM never reads it"
+INDEX_UNREADABLE = "the start fails with SyntaxError, again at each start"
+INDEX_SHAPE = "vLLM takes it for a miss and recompiles"
+ARTIFACT_DAMAGED = "the start fails with RuntimeError (checksum), again at each start"
+ARTIFACT_GONE = "the start fails, again at each start"
+ARTIFACT_TORCH = "torch refuses it if it is not of the running build: the start fails"
+LIBRARY_CUT = "the process dies with SIGBUS and no message"
+LIBRARY_NONE = "the start fails where it is loaded, again at each start (likely)"
+PROBE_EMPTY = (
+    "no message: kernels are compiled without vectors and kept under the same names (likely the cause)"
+)
+SOURCE_SYNTAX = "the start fails with SyntaxError, again at each start"
+SOURCE_OTHER = "vLLM runs it as it stands, without complaint"
+PICKLE_DAMAGED = "torch warns and recompiles; the damaged file stays (likely)"
+NOTHING = "compiled again at each start that asks for it"
+RANK_GONE = "that rank recompiles without a word"
+LINK = "vLLM follows it, wherever it leads"
+UNKNOWN_FORM = "not known: another version of vLLM or torch wrote it"
+NO_PIECES = "no short-hash folder belongs to it: a start hits all the same, and does not make it again"
+PLACE_IGNORED = "the standalone adaptor does not go there"
+PLACE_KEPT = "whether the old adaptor goes there is not known"
+NOT_READ = "no effect: nothing reads it"

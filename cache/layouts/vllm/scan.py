@@ -1,0 +1,176 @@
+"""What lies in a vLLM cache: short-hash folders and AOT folders, each walked once and read where needed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from graphkiln.cache.errors import UnknownLayout
+from graphkiln.cache.layouts.files import FileFault, Stat, folders_in, read_file, seen_text, walk
+from graphkiln.cache.layouts.vllm.artifact import NAME as ARTIFACT
+from graphkiln.cache.layouts.vllm.factor_file import FACTOR_FILE, FactorFile, read_factor_file
+from graphkiln.cache.layouts.vllm.graph import GRAPH_FILE, dtype_of
+from graphkiln.cache.layouts.vllm.index import INDEX_FILE
+from graphkiln.cache.layouts.vllm.model import MODEL_FILE, Model, read_model
+
+PIECES, AOT = "torch_compile_cache", "torch_aot_compile"
+SHORT, LONG = re.compile(r"[0-9a-f]{10}"), re.compile(r"[0-9a-f]{64}")
+RANK = re.compile(r"rank_(\d{1,6}_\d{1,6})")
+_PART_FILE = re.compile(rf"(rank_\d+_\d+)/([^/]+)/(?:{FACTOR_FILE}|{GRAPH_FILE}|{INDEX_FILE}|artifact_.*)")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of either kind: every file in it by its relative path."""
+
+    path: Path
+    files: Mapping[str, Stat]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def ranks(self) -> tuple[str, ...]:
+        """The ranks that have a folder with a file in it, without `rank_`."""
+        found = {match[1] for name in self.files if (match := RANK.match(name))}
+        return tuple(sorted(found))
+
+    def mtime(self, name: str) -> float | None:
+        stat = self.files.get(name)
+        return None if stat is None else stat.mtime
+
+    def text(self, name: str) -> str:
+        """Return the text of a file, "" for one that cannot be read."""
+        try:
+            return read_file(self.path, name).decode("utf-8", "replace")
+        except FileFault:
+            return ""
+
+
+@dataclass(frozen=True)
+class PieceFolder(Folder):
+    """A short-hash folder."""
+
+    @property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """Every rank and prefix that holds anything of vLLM's."""
+        found = {(match[1], match[2]) for name in self.files if (match := _PART_FILE.match(name))}
+        return tuple(sorted((rank.removeprefix("rank_"), prefix) for rank, prefix in found))
+
+    @property
+    def first(self) -> str:
+        """The path of the first part's folder, with a slash at its end; "" where there is none."""
+        return next((f"rank_{rank}/{prefix}/" for rank, prefix in self.parts), "")
+
+    @cached_property
+    def factors(self) -> FactorFile | FileFault:
+        """The factors of the first part; those of the others are compared by `verify`."""
+        try:
+            return read_factor_file(self.path, f"{self.first}{FACTOR_FILE}")
+        except FileFault as fault:
+            return fault
+
+    @property
+    def known_factors(self) -> FactorFile | None:
+        return self.factors if isinstance(self.factors, FactorFile) else None
+
+    @cached_property
+    def dtype(self) -> str:
+        return dtype_of(self.text(f"{self.first}{GRAPH_FILE}"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether a compile came to its end: the graph's text is written after it."""
+        return f"{self.first}{GRAPH_FILE}" in self.files
+
+    @property
+    def indexed(self) -> bool:
+        return any(name.endswith(f"/{INDEX_FILE}") for name in self.files)
+
+    def artifacts(self, rank: str, prefix: str) -> list[str]:
+        """Return the names of the artifacts of one part, files and unpacked folders."""
+        start = f"rank_{rank}/{prefix}/"
+        names = {name.removeprefix(start).partition("/")[0] for name in self.files if name.startswith(start)}
+        return sorted(name for name in names if ARTIFACT.fullmatch(name))
+
+    @property
+    def made(self) -> float | None:
+        """When its factor file was written, which is before anything was compiled."""
+        times = [stat.mtime for name, stat in self.files.items() if name.endswith(f"/{FACTOR_FILE}")]
+        return min(times, default=min((stat.mtime for stat in self.files.values()), default=None))
+
+
+@dataclass(frozen=True)
+class AotFolder(Folder):
+    """An AOT folder."""
+
+    _models: dict[str, Model | FileFault] = field(default_factory=dict, compare=False, repr=False)
+
+    def model(self, rank: str) -> Model | FileFault:
+        """Return what the file of a rank says, or what is wrong with it."""
+        if rank not in self._models:
+            name = f"rank_{rank}/{MODEL_FILE}"
+            try:
+                self._models[rank] = read_model(read_file(self.path, name), name)
+            except FileFault as fault:
+                self._models[rank] = fault
+        return self._models[rank]
+
+    @property
+    def first_model(self) -> Model | None:
+        """The file of the first rank that can be read."""
+        found = (self.model(rank) for rank in self.ranks)
+        return next((model for model in found if isinstance(model, Model)), None)
+
+    @property
+    def made(self) -> float | None:
+        """When its first `model` was written; without one when its first file was."""
+        models = [stat.mtime for name, stat in self.files.items() if name.endswith(f"/{MODEL_FILE}")]
+        return min(models, default=min((stat.mtime for stat in self.files.values()), default=None))
+
+
+@dataclass(frozen=True)
+class VllmTree:
+    """One cache: `root` is the folder that holds both families, `foreign` are names in it that are neither.
+
+    `unkeyed` says that the folder was named by the user, so that no name follows from its factors.
+    """
+
+    root: Path
+    pieces: tuple[PieceFolder, ...]
+    aots: tuple[AotFolder, ...]
+    foreign: tuple[str, ...] = ()
+    unkeyed: bool = False
+
+
+def scan_tree(path: Path) -> VllmTree:
+    """Return what lies in a vLLM cache, given its root, or the folder in it that holds the entries.
+
+    A folder that a deployment named itself (`cache_dir`) is one entry. `UnknownLayout` for anything else.
+    """
+    base = path / PIECES if (path / PIECES).is_dir() else path
+    names = folders_in(base)
+    shorts = [name for name in names if SHORT.fullmatch(name)]
+    if not shorts and AOT not in names:
+        if any(RANK.fullmatch(name) for name in names):
+            return VllmTree(base, (PieceFolder(base, walk(base)),), (), unkeyed=True)
+        if base.name != PIECES:
+            raise UnknownLayout(str(path), "vllm", f"it holds {seen_text(path)}")
+    pieces = tuple(PieceFolder(base / name, walk(base / name)) for name in shorts)
+    longs = [name for name in folders_in(base / AOT) if LONG.fullmatch(name)]
+    aots = tuple(AotFolder(base / AOT / name, walk(base / AOT / name)) for name in longs)
+    return VllmTree(base, pieces, aots, tuple(_foreign(base, {*shorts, AOT}, set(longs))))
+
+
+def _foreign(base: Path, known: set[str], longs: set[str]) -> Iterator[str]:
+    for folder, ours in ((base, known), (base / AOT, longs)):
+        try:
+            names = sorted(set(os.listdir(folder)) - ours)
+        except OSError:
+            continue
+        yield from (name if folder == base else f"{AOT}/{name}" for name in names)

@@ -1,0 +1,218 @@
+"""Trees of other programs under the cache commands: the same words, the same exit status."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.layouts.trees import SOURCE, Vllm, inductor_files, triton_kernel
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Vllm:
+    return Vllm(tmp_path / "root").write()
+
+
+def test_ls_lists_filters_and_sorts(tree: Vllm, run: Callable[..., Run]) -> None:
+    other = Vllm(tree.root, config="9876543210", dtype="bfloat16", at=tree.at + 5000).write()
+    done = run("cache", "ls", "--layout", f"vllm:{tree.root}")
+    assert done.status == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == ["id", other.short, tree.short]
+    assert done.err.startswith("2 entries, ")
+    ids = run("cache", "ls", "--layout", f"vllm:{tree.root}", "--ids", "--filter", "dtype=bfloat16")
+    assert ids.out == f"{other.short}\n"
+    found = json.loads(run("cache", "ls", "--layout", f"vllm:{tree.root}", "--json").out)
+    assert found["root"] == str(tree.root / "torch_compile_cache")
+    assert [(row["id"], row["hits"], row["status"]) for row in found["entries"]] == [
+        (other.short, None, ["sound"]),
+        (tree.short, None, ["sound"]),
+    ]
+    # As everywhere, --cache-root says where; without it the usual place is looked at.
+    assert run("cache", "ls", "--layout", "vllm", "--ids", "--cache-root", str(tree.root)).out.split() == [
+        other.short, tree.short,
+    ]  # fmt: skip
+
+
+def test_the_usual_place_is_found(
+    tree: Vllm, run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tree.root))
+    assert run("cache", "ls", "--layout", "vllm", "--ids").out == f"{tree.short}\n"
+    assert run("cache", "inspect", f"vllm:#{tree.short}").status == 0
+    assert run("cache", "verify", "--layout", "vllm").status == 0
+
+
+def test_inspect_shows_what_is_recovered_and_what_is_not_stored(tree: Vllm, run: Callable[..., Run]) -> None:
+    done = run("cache", "inspect", f"vllm:{tree.root}")
+    assert done.status == 0
+    for text in (tree.short, tree.long[:10], "mega AOT", "Tiny float32 for cpu", "sources in model", "1..64",
+                 "of the config only a hash is stored", "torch 2.13.0", "7 values"):  # fmt: skip
+        assert text in done.out, text
+    assert all(len(line) <= 80 or "/" in line for line in done.out.splitlines())
+    assert "VLLM_NIXL_SIDE_CHANNEL_PORT" in run("cache", "inspect", f"vllm:{tree.root}", "--factors").out
+    assert "class Tiny" in run("cache", "inspect", f"vllm:{tree.root}", "--source").out
+    assert "class submod_2" in run("cache", "inspect", f"vllm:{tree.root}", "--graphs").out
+    found = json.loads(run("cache", "inspect", f"vllm:{tree.root}", "--json").out)
+    assert (found["id"], found["form"], found["faults"]) == (tree.short, "mega AOT", [])
+    assert found["hashes"]["code"] == tree.code
+
+
+def test_verify_tells_what_vllm_would_do(tree: Vllm, run: Callable[..., Run]) -> None:
+    assert run("cache", "verify", f"vllm:{tree.root}").status == 0
+    tree.model.write_bytes(tree.model.read_bytes()[:500])
+    done = run("cache", "verify", f"vllm:{tree.root}#{tree.short}")
+    assert done.status == 1
+    assert done.out.splitlines()[0] == f"{tree.short} is broken"
+    assert "vLLM warns of a load failure, recompiles and" in done.out
+    [entry] = json.loads(run("cache", "verify", "--layout", f"vllm:{tree.root}", "--json").out)["entries"]
+    assert entry["faults"][0]["effect"] == "vLLM warns of a load failure, recompiles and overwrites it"
+    assert run("cache", "inspect", f"vllm:{tree.root}").status == 1
+
+
+def test_a_version_that_is_not_known_is_neither_sound_nor_broken(tree: Vllm, run: Callable[..., Run]) -> None:
+    (tree.part / "cache_key_factors.json").write_text('{"surprise": 1}')
+    done = run("cache", "verify", f"vllm:{tree.root}")
+    assert done.status == 3
+    assert "holds surprise" in done.out
+    assert "unknown" in run("cache", "ls", "--layout", f"vllm:{tree.root}").out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["ls", "--layout", "vlm"], "no layout 'vlm'; did you mean vllm"),
+        (["ls", "--layout", "vllm:/nowhere/at/all"], "/nowhere/at/all is no vllm cache of a known version"),
+        (["ls", "--layout", "vllm:/etc"], "/etc is no vllm cache of a known version: it holds "),
+        (["ls", "--layout", "vllm:/etc#abc"], "--layout names a whole tree, not abc"),
+        (["inspect", "triton:/etc#abc"], "/etc is no triton cache of a known version"),
+        (["inspect", "vllm:{root}#nothing"], "no entry answers to 'vllm:{root}#nothing'"),
+        (["verify", "vllm:{root}#nothing"], "no entry answers to"),
+        (["verify", "vllm:{root}", "--repair"], "--repair and --smoke are for"),
+        (["verify", "abc", "--layout", "vllm:{root}"], "--layout names a whole tree"),
+    ],
+)
+def test_bad_references_are_bad_input(
+    words: list[str], sentence: str, tree: Vllm, run: Callable[..., Run]
+) -> None:
+    done = run("cache", *(word.format(root=tree.root) for word in words))
+    assert done.status == 2
+    assert done.err.startswith(f"error: {sentence.format(root=tree.root)}")
+
+
+def test_inductor_and_triton_folders_are_listed_and_checked(tmp_path: Path, run: Callable[..., Run]) -> None:
+    inductor_files(tmp_path / "inductor")
+    folder = triton_kernel(tmp_path / "triton")
+    for layout, count in (("inductor", 3), ("triton", 1)):
+        ids = run("cache", "ls", "--layout", f"{layout}:{tmp_path / layout}", "--ids").out.split()
+        assert len(ids) == count
+        assert run("cache", "verify", "--layout", f"{layout}:{tmp_path / layout}").status == 0
+        for name in ids:
+            assert run("cache", "inspect", f"{layout}:{tmp_path / layout}#{name}", "--all").status == 0
+    (folder / "add_kernel.cubin").write_bytes(b"")
+    assert run("cache", "verify", f"triton:{tmp_path / 'triton'}").status == 1
+
+
+class Planted:
+    """Unpickling it writes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+def plant(root: Path, marker: Path) -> list[str]:
+    """Fill trees with code that would write the marker if anything ran it; return the references."""
+    code = f"open({str(marker)!r}, 'w').close()\n"
+    bomb = pickle.dumps(Planted(marker))
+    trees = [
+        Vllm(root / "vllm", source=code + SOURCE).write(),
+        Vllm(root / "vllm", mega=False, config="9876543210").write(),
+        Vllm(root / "vllm", mega=False, aot=False, config="aaaaaaaaaa").write(),
+        Vllm(root / "vllm", mega=False, aot=False, adaptor=True, config="bbbbbbbbbb").write(),
+    ]
+    trees[1].model.write_bytes(bomb)
+    for path in (root / "vllm").rglob("*"):
+        if path.is_file() and path.suffix == ".py" and path.name != "vllm_compile_cache.py":
+            path.write_text(code)
+        elif path.is_file() and ("fxgraph" in path.parts or "aotautograd" in path.parts):
+            path.write_bytes(bomb)
+    (trees[2].part / "vllm_compile_cache.py").write_text(code)
+    (trees[2].part / "artifact_compile_range_1_64_subgraph_0").write_bytes(bomb)
+    files = inductor_files(root / "inductor")
+    for kind in ("graph", "result"):
+        files[kind].write_bytes(bomb)
+    files["source"].write_text(code)
+    (root / "inductor" / "sitecustomize.py").write_text(code)
+    kernel = triton_kernel(root / "triton")
+    (kernel / "add_kernel.json").write_bytes(bomb)
+    return [f"{layout}:{root / layout}" for layout in ("vllm", "inductor", "triton")]
+
+
+COMMANDS = (
+    "ls --layout {}", "ls --layout {} --json", "ls --layout {} --filter compiler.torch>=2",
+    "verify {}", "verify {} --json", "verify --layout {}", "inspect {}#{} --all", "inspect {}#{} --json",
+)  # fmt: skip
+
+
+def test_nothing_in_a_foreign_tree_is_ever_run(tmp_path: Path, run: Callable[..., Run]) -> None:
+    marker = tmp_path / "ran"
+    lines = []
+    for ref in plant(tmp_path / "trees", marker):
+        ids = run("cache", "ls", "--layout", ref, "--ids").out.split()
+        assert ids
+        for command in COMMANDS:
+            lines += [command.replace("{}#{}", f"{ref}#{name}").replace("{}", ref) for name in ids]
+    code = (
+        "import sys; from graphkiln.cli.app import main\n"
+        "statuses = [main(['cache', *line.split(' '), '-q']) for line in sys.argv[1:]]\n"
+        "slow = {'torch', 'transformers', 'numpy', 'safetensors', 'graphkiln.core', 'vllm', 'triton'}\n"
+        "print('result:', sorted(set(statuses)), sorted(slow & set(sys.modules)))\n"
+    )
+    child = [sys.executable, "-c", code, *dict.fromkeys(lines)]
+    done = subprocess.run(child, capture_output=True, text=True, check=True, cwd=tmp_path / "trees")
+    # A filter that no row of a layout can answer is bad input; a planted model is of no known version.
+    assert done.stdout.splitlines()[-1] == "result: [0, 1, 2, 3] []", done.stderr
+    assert "internal error" not in done.stderr
+    assert not marker.exists()
+    pickle.loads(next((tmp_path / "trees").rglob("add_kernel.json")).read_bytes())
+    assert marker.exists()
+
+
+def test_reading_a_tree_leaves_it_as_it_was(tree: Vllm, run: Callable[..., Run]) -> None:
+    def state() -> dict[str, tuple[int, int, int]]:
+        found = sorted(tree.root.rglob("*"))
+        return {
+            str(path): (path.stat().st_mtime_ns, path.stat().st_size, path.stat().st_mode) for path in found
+        }
+
+    before = state()
+    for words in (
+        ["ls", "--layout", f"vllm:{tree.root}"],
+        ["inspect", f"vllm:{tree.root}", "--all"],
+        ["verify", f"vllm:{tree.root}"],
+    ):
+        assert run("cache", *words).status == 0
+    assert state() == before
+
+
+def test_a_tree_behind_a_link_is_read_and_a_link_inside_is_not_followed(
+    tree: Vllm, tmp_path: Path, run: Callable[..., Run]
+) -> None:
+    (tmp_path / "link").symlink_to(tree.root)
+    assert run("cache", "verify", f"vllm:{tmp_path / 'link'}").status == 0
+    shutil.move(tree.model, tmp_path / "model")
+    tree.model.symlink_to(tmp_path / "model")
+    done = run("cache", "verify", f"vllm:{tree.root}")
+    assert done.status == 1
+    assert "no link is followed" in done.out
