@@ -33,7 +33,7 @@ def rewrite(argv: list[str]) -> list[str]:
         if word in FLAGS:
             front.append(word)
         elif name == ROOT:
-            front += [ROOT, value if equals else following(words, ROOT)]
+            front += [ROOT, (value if equals else following(words, ROOT)) or refuse_empty_root()]
         elif name == LEVEL or (name.startswith("-O") and not name.startswith("--")):
             attached = name.removeprefix(LEVEL).removeprefix("-O")
             kept += [LEVEL, attached or (value if equals else following(words, "-O"))]
@@ -96,6 +96,11 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         before = out.get(name)
         out[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return out
+
+
+def refuse_empty_root() -> NoReturn:
+    # An empty path would be the current folder; what was meant is most likely a variable that is not set.
+    refuse(f"{ROOT} is empty", "name a folder, or leave the option out for the default")
 
 
 def refuse(sentence: str, hint: str | None = None) -> NoReturn:

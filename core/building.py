@@ -67,7 +67,7 @@ class Builder:
 
             for part, one in zip(parts, traced, strict=True):
                 dump = None if self.dump is None else self.dump.part(RANK, part.prefix)
-                ranges = self.plan.settings(one.smallest, scratch, dump)
+                ranges = self.plan.settings(one.smallest, scratch, dump, part.encoder)
                 built = build_part(
                     part.module, one.capture, part.dynamic, self.plan.compilation.splitting_ops,
                     ranges, known, self.phases.progress.pieces,

@@ -24,6 +24,8 @@ _AT_LEAST_ONE = (
     "data_parallel_size",
 )
 _MAX_NUM_SEQS = 128
+# Sizes and positions are told in 32 bits to some kernels, and nothing serves as many.
+_MOST = 2**31 - 1
 _AT_LEAST_ZERO = ("num_speculative_tokens", "seed")
 
 
@@ -98,3 +100,5 @@ def _check_integer(name: str, value: object, *, least: int) -> None:
         raise ValueError(f"{name} must be an integer, not {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
+    if value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST}, not {value}")

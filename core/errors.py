@@ -8,6 +8,7 @@
        +- CompileError                 the model cannot be compiled as asked
        |  +- ShapeLimited              a fact about shapes forbids a token count that was promised
        |  +- NoCompiler                a C++ compiler is needed and was not found
+   |  +- BadTarget                 a target that does not exist
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
        +- DoorError                    a call brought what the compiled code was not promised
@@ -83,6 +84,10 @@ class ShapeLimited(CompileError):
 
 class NoCompiler(CompileError):
     """A C++ compiler is needed and was not found."""
+
+
+class BadTarget(CompileError):
+    """A target that does not exist, or that nothing can be compiled for."""
 
 
 class Bypass(CoreError):

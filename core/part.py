@@ -29,6 +29,11 @@ class Part:
         return dims if dims is not None else dynamic_dims(kind.forward, None)
 
     @property
+    def encoder(self) -> bool:
+        """Whether the scheduler does not bound its calls: an encoder sees images, not tokens of a step."""
+        return bool(getattr(type(self.module), "_graphkiln_is_encoder", False))
+
+    @property
     def unbacked(self) -> dict[str, tuple[int, ...]]:
         """Those of them that are traced without a hint."""
         dims: dict[str, tuple[int, ...]] = getattr(type(self.module), "_graphkiln_unbacked_dims", {})

@@ -10,7 +10,7 @@ import torch
 
 from graphkiln.cache.store.manifest import PREFIX
 from graphkiln.core.config.compilation import CompilationConfig
-from graphkiln.core.errors import CompileError
+from graphkiln.core.errors import CompileError, ModelError
 from graphkiln.core.part import Part, arguments_like
 from graphkiln.core.trace.decorator import served_with
 
@@ -32,16 +32,30 @@ def find_parts(
     A part inside another part is compiled with it. Parts below the root are named by their path, an
     encoder by its class; what calls of them look like is seen in one eager run of the root. A root
     without any decorated module is a part itself. `context` is what a call needs around it, by token
-    count. Raises CompileError for a part that is never called, or whose path is no name for a folder.
+    count. Raises CompileError for a part that is never called, or whose path is no name for a folder,
+    ModelError for a root that does not say where its tokens are.
     """
     if _wanted(root, config):
         return [Part(BACKBONE, root, inputs)]
     below = _below(root, config)
     if not below:
-        return [Part(BACKBONE, root, inputs)]
+        return [_undecorated(root, inputs)]
     with context(example_tokens):
         calls = _recorded(root, below, inputs(example_tokens))
     return [Part(prefix, module, arguments_like(module, *calls[prefix])) for prefix, module in below.items()]
+
+
+def _undecorated(root: torch.nn.Module, inputs: Inputs) -> Part:
+    part = Part(BACKBONE, root, inputs)
+    try:
+        assert part.dynamic
+    except ValueError as error:
+        raise ModelError(
+            type(root).__qualname__,
+            f"nothing says which argument of its forward holds the tokens ({error})",
+            "annotate that argument as torch.Tensor, or decorate the class",
+        ) from None
+    return part
 
 
 def _wanted(module: torch.nn.Module, config: CompilationConfig) -> bool:

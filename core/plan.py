@@ -15,17 +15,16 @@ from graphkiln.cache.factors.key import Factors
 from graphkiln.core.compile.compiler_factor import compiler_factor
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
-from graphkiln.core.config.facts import deployment_facts
 from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.config.ranges import CompileRange
-from graphkiln.core.config.resolve import resolve
+from graphkiln.core.config.settle import settle
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import Bypass, CompileError
+from graphkiln.core.errors import Bypass
 from graphkiln.core.models.experts import TRACEABLE
 from graphkiln.core.models.source import ModelSource, identify
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.report import Decision
-from graphkiln.core.target.cpu import CpuTarget, cpu_target
+from graphkiln.core.target.cpu import CpuTarget, target_of
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.dump import PartDump
@@ -74,13 +73,17 @@ class Plan:
         planned = None if self.factors is None else digest(self.factors.compiler["passes"])
         return Pipeline(self.compilation.passes.on, self.config.inductor_passes, planned)
 
-    def ranges(self, smallest: int) -> tuple[CompileRange, ...]:
-        """Returns what is compiled apart, single sizes first; no token count below `smallest`."""
-        found = self.compilation.ranges.in_compile_order
+    def ranges(self, smallest: int, encoder: bool = False) -> tuple[CompileRange, ...]:
+        """Returns what is compiled apart, single sizes first; no token count below `smallest`.
+
+        The last range of an encoder is open.
+        """
+        ranges = self.compilation.ranges
+        found = (ranges.for_encoder() if encoder else ranges).in_compile_order
         return tuple(CompileRange(max(one.start, smallest), one.end) for one in found if one.end >= smallest)
 
     def settings(
-        self, smallest: int, scratch: Path, dump: PartDump | None = None
+        self, smallest: int, scratch: Path, dump: PartDump | None = None, encoder: bool = False
     ) -> tuple[InductorSettings, ...]:
         """Returns how a piece of this start is compiled for each of `ranges`."""
         from graphkiln.core.compile.settings import InductorSettings
@@ -89,7 +92,7 @@ class Plan:
             InductorSettings(
                 smallest=found.start,
                 largest=found.end,
-                hint=found.end,
+                hint=min(found.end, self.largest),
                 target=self.target,
                 options=self._inductor_options(found),
                 scratch=scratch,
@@ -98,7 +101,7 @@ class Plan:
                 passes=self.pipeline,
                 dump=dump,
             )
-            for found in self.ranges(smallest)
+            for found in self.ranges(smallest, encoder)
         )
 
     def _inductor_options(self, found: CompileRange) -> dict[str, Any]:
@@ -118,7 +121,7 @@ class Plan:
 
 
 def make_plan(deployment: Deployment, config: CompilationConfig) -> Plan:
-    """Returns the plan of a deployment. Raises ModelError, CompileError for a target, ValueError."""
+    """Returns the plan of a deployment. Raises ModelError, BadTarget, ValueError."""
     source = identify(deployment)
     decisions: list[Decision] = []
     if deployment.dtype != source.dtype:
@@ -155,7 +158,7 @@ def _plan(
     decisions: list[Decision],
 ) -> Plan:
     target = _target(deployment, decisions)
-    resolution = resolve(config, deployment_facts(deployment, {} if source is None else source.config, dtype))
+    resolution = settle(deployment, config, {} if source is None else source.config, dtype)
     compilation = resolution.effective
     decisions.extend(resolution.decisions)
     try:
@@ -207,11 +210,7 @@ def _factors(
 
 def _target(deployment: Deployment, decisions: list[Decision]) -> CpuTarget:
     asked = deployment.target or deployment.device
-    if asked is not None and asked != "cpu" and not asked.startswith("cpu:"):
-        raise CompileError(
-            f"target {asked}", "only CPU targets can be compiled for so far", "use cpu or cpu:ISA"
-        )
-    target = cpu_target(asked)
+    target = target_of(asked)
     if asked != target.name:
         reason = "the richest instruction set of this CPU" if asked else "no target was named: the CPU here"
         decisions.append(Decision("target", asked, target.name, reason))

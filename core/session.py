@@ -233,7 +233,7 @@ class Session:
         with self.phases.phase("check"):
             rows: list[CheckRow] = []
             for part, least, compiled in zip(parts, smallest, serve, strict=True):
-                counts = check_counts(self.plan.ranges(least))
+                counts = check_counts(self.plan.ranges(least, part.encoder))
                 rows += check_part(compiled, part.module.forward, part.arguments, check, counts).rows
             self.journal.check = CheckReport(tuple(rows))
         for row in rows:

@@ -30,6 +30,8 @@ from graphkiln.core.target.cpu import cpu_target
 from graphkiln.core.trace.code import check_source
 
 WIRING = "wiring.json"
+# What of a configuration in effect decides the rest of it again.
+_DECIDED = ("mode", "backend", "splitting_ops", "use_inductor_graph_partition", "inductor_compile_config")
 
 
 class Untold(Exception):
@@ -107,9 +109,7 @@ def _config(entry: Entry) -> list[Difference]:
     try:
         asked = Deployment(**entry.header["requested"]["deployment"])
         own = then["compilation"]
-        config = CompilationConfig.from_user(
-            {name: own[name] for name in ("mode", "backend", "splitting_ops", "inductor_compile_config")}
-        )
+        config = CompilationConfig.from_user({name: own[name] for name in _DECIDED})
         now = _config_now(asked, config)
     except (CoreError, KeyError, TypeError, ValueError):
         raise Untold("an entry keeps no path to its model") from None

@@ -19,11 +19,9 @@ from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
-from graphkiln.core.config.carried import not_carried
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import CompileError
 from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
@@ -131,7 +129,6 @@ def start_module(
     first = next((tensor for tensor in module.parameters()), None)
     dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
     plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
-    _refuse_not_carried(plan)
     if plan.compilation.mode in (CompilationMode.NONE, CompilationMode.STOCK_TORCH_COMPILE):
         plain: Callable[..., Any] = module.forward
         return plain
@@ -180,7 +177,6 @@ class _Start:
     ) -> tuple[Runner, StartReport]:
         with self.phases.phase("plan"):
             plan = make_plan(self.deployment, self.config)
-            _refuse_not_carried(plan)
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
@@ -264,13 +260,6 @@ def call_context(served: ServedModel, deployment: Deployment) -> Context:
         return set_forward_context(dummy_context(served, deployment, count))
 
     return context
-
-
-def _refuse_not_carried(plan: Plan) -> None:
-    """Raises CompileError for a setting that is understood and not carried out yet."""
-    setting = not_carried(plan.compilation)
-    if setting is not None:
-        raise CompileError(setting, "it is understood, but no start carries it out yet", "leave it out")
 
 
 def mode_none(plan: Plan) -> Difference:

@@ -33,18 +33,19 @@ def trace_part(part: Part, plan: Plan, *, keyed: bool = True) -> TracedPart:
     hold for every token count up to the plan's largest, CompileError and Bypass as `capture` and
     `record_code` do.
     """
-    if plan.largest < 2:
-        raise CompileError(
-            "max_num_batched_tokens", "1 token leaves nothing dynamic to compile", "use at least 2"
-        )
     count = plan.example_tokens
     arguments = tuple(part.arguments(count))
     kind = plan.compilation.dynamic_shapes.type
     unbacked = part.dynamic if kind is DynamicShapesType.UNBACKED else part.unbacked
     oblivious = kind is DynamicShapesType.BACKED_SIZE_OBLIVIOUS
     traced = capture(part.module, arguments, part.dynamic, unbacked, oblivious)
-    require(facts_of(traced.shape_env), traced.tokens, 2, plan.largest)
+    require(facts_of(traced.shape_env), traced.tokens, 2, plan.ranges(2, part.encoder)[-1].end)
     smallest, decisions = _smallest(part, count)
+    dropped = [size for size in plan.compilation.ranges.sizes if size < smallest]
+    if dropped:
+        kept = [size for size in plan.compilation.ranges.sizes if size >= smallest]
+        reason = f"{part.prefix} serves {smallest} tokens and more"
+        decisions += (Decision("compile_sizes", [*plan.compilation.ranges.sizes], kept, reason),)
     code = record_code(part.module, traced, smallest) if keyed else TracedCode({}, {})
     return TracedPart(traced, code, smallest, decisions)
 

@@ -56,7 +56,7 @@ def eager_part(part: Part, traced: TracedPart, plan: Plan) -> Callable[..., Any]
     from graphkiln.core.compile.execute import CompiledPart
     from graphkiln.core.trace.paths import Walker
 
-    bounds = [(traced.smallest, plan.largest)]
+    bounds = [(traced.smallest, plan.ranges(traced.smallest, part.encoder)[-1].end)]
     split, pieces, piece_of = split_capture(traced.capture, plan.compilation.splitting_ops)
     wiring = wire(split, piece_of, part.module, traced.capture, part.dynamic, bounds)
     wiring["pieces"] = [{"piece": number, "range": bounds[0]} for number in range(len(pieces))]

@@ -21,6 +21,8 @@ DEPLOYMENT = "What is served"
 TARGET = "Where it runs"
 COMPILATION = "How it is compiled"
 
+_HINT = "graphkiln key --help lists the options, and the README what -cc takes"
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -149,21 +151,22 @@ class Asked:
     def build(self) -> tuple[Deployment, CompilationConfig]:
         """Returns the two checked objects; a value that they refuse is bad usage.
 
-        A model reference that cannot be used is refused here too, in a moment: what comes next imports torch.
+        What cannot be compiled at all is refused here too, in a moment: what comes next imports torch.
         """
         from graphkiln.core.config.compilation import CompilationConfig
-        from graphkiln.core.config.facts import deployment_facts
-        from graphkiln.core.config.resolve import resolve
+        from graphkiln.core.config.settle import settle
         from graphkiln.core.deployment import Deployment
         from graphkiln.core.models.source import identify
+        from graphkiln.core.target.cpu import target_of
 
         try:
             deployment = Deployment(**self.deployment)
             config = CompilationConfig.from_user(dict(self.config))
+            target_of(deployment.target or deployment.device)
             source = identify(deployment)
-            resolve(config, deployment_facts(deployment, source.config, source.dtype))
+            settle(deployment, config, source.config, source.dtype)
         except ValueError as error:
-            raise UsageProblem(str(error)) from error
+            raise UsageProblem(str(error), _HINT) from error
         return deployment, config
 
 

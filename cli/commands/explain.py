@@ -10,6 +10,7 @@ from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.errors import NO, UNKNOWN, YES
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.progress import progress_for
+from graphkiln.cli.show.stdout import talk_goes_to_stderr
 
 STATUS = {"hit": YES, "unknown": UNKNOWN}
 
@@ -30,7 +31,7 @@ def explain(
     Exit status 0 for a hit, 1 for a miss, 3 where it cannot be known without --trace.
     """
     deployment, config = asked.build()
-    with progress_for(session) as progress:
+    with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("trace" if trace else "plan")
         from graphkiln.cli.show.explain import explain_json, explain_lines

@@ -11,6 +11,7 @@ from graphkiln.cli.errors import YES
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.key import key_json, key_lines
 from graphkiln.cli.show.progress import progress_for
+from graphkiln.cli.show.stdout import talk_goes_to_stderr
 
 
 @with_deployment
@@ -25,7 +26,7 @@ def key(
 ) -> int:
     """Prints the key of MODEL and its factors; compiles nothing. With -q only the key."""
     deployment, config = asked.build()
-    with progress_for(session) as progress:
+    with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("plan" if no_trace else "trace")
         from graphkiln.core import start

@@ -11,6 +11,7 @@ from graphkiln.cli.errors import NO, YES
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.progress import progress_for
 from graphkiln.cli.show.start import start_json, start_lines, with_import
+from graphkiln.cli.show.stdout import talk_goes_to_stderr
 
 if TYPE_CHECKING:
     from graphkiln.core.report import Progress, StartReport
@@ -25,7 +26,7 @@ def started(
     as_json: bool,
 ) -> int:
     """Runs `begin`, prints its report, and returns 0 where a start hits now."""
-    with progress_for(session) as progress:
+    with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("import")
         importlib.import_module("graphkiln.core.start")

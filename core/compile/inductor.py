@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import errno
 import os
 import re
@@ -239,11 +238,6 @@ def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
 @contextlib.contextmanager
 def _inductor_environment(settings: InductorSettings, passes: PassManager) -> Iterator[None]:
     """Caches off, files in the scratch folder, kernels for the target and not for this machine."""
-    for name in settings.options:
-        if not _knows(name):
-            near = difflib.get_close_matches(name, inductor_config._config, n=1)  # type: ignore[attr-defined]
-            remedy = f"did you mean {near[0]}?" if near else "see torch._inductor.config"
-            raise CompileError(f"inductor_compile_config.{name}", "Inductor has no such option", remedy)
     patches = {
         **settings.options,
         "post_grad_custom_post_pass": passes,

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 Named = TypeVar("Named", bound=enum.Enum)
 
 
-def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises ValueError for the first name that is not a field of `what`, with the nearest one that is."""
+def refuse_unknown(what: str, given: Iterable[str], known: Collection[str], *, kind: str = "field") -> None:
+    """Raises ValueError for the first name that is no `kind` of `what`, with the nearest one that is."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "fields are " + ", ".join(known)
-            raise ValueError(f"{what} has no field {name!r}: {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"{kind}s are " + ", ".join(known)
+            raise ValueError(f"{what} has no {kind} {name!r}: {hint}")
 
 
 def text(name: str, value: object) -> str:
@@ -48,13 +48,13 @@ def integer(name: str, value: object, *, least: int) -> int:
 
 def items(name: str, value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{name}: {value!r} is not a list")
+        raise ValueError(f"{name}: {value!r} is not a list, which is written [A, B]")
     return tuple(value)
 
 
 def mapping(name: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"{name}: {value!r} is not a mapping of names to values")
+        raise ValueError(f"{name}: {value!r} is not a mapping, which is written {{NAME: VALUE}}")
     return value
 
 

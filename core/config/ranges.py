@@ -106,7 +106,13 @@ def compile_ranges(
     ends = sorted({*kept, largest, *(limit for limit in limits if 0 < limit < largest)})
     starts = [1, *(end + 1 for end in ends[:-1])]
     ranges = tuple(CompileRange(start, end) for start, end in zip(starts, ends, strict=True))
-    return CompileRanges(ranges, _expanded(sizes, captured, trail))
+    return CompileRanges(ranges, _reached(_expanded(sizes, captured, trail), largest, trail))
+
+
+def _reached(sizes: tuple[int, ...], largest: int, trail: Trail) -> tuple[int, ...]:
+    kept = tuple(size for size in sizes if size <= largest)
+    trail.decide("compile_sizes", sizes, kept, f"no step is larger (max_num_batched_tokens {largest})")
+    return kept
 
 
 def _expanded(sizes: Sequence[int | str], captured: Sequence[int], trail: Trail) -> tuple[int, ...]:

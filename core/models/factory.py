@@ -36,7 +36,7 @@ def build_from_factory(source: ModelSource, deployment: Deployment) -> ServedMod
     return ServedModel(
         backbone=module,
         compute_logits=_identity,
-        example_inputs=getattr(module, "example_inputs", None) or _default_inputs(module),
+        example_inputs=_example_inputs(source.label, module),
         layers=(),
         vocab_size=None,
         max_model_len=source.max_model_len,
@@ -57,7 +57,8 @@ def _find(ref: str) -> Callable[..., Any]:
         raise ModelError(
             ref, f"importing {module_name} failed: {error}", "install what it imports"
         ) from error
-    except Exception as error:
+    # SystemExit too: a script without a main guard ends the process when it is imported.
+    except (Exception, SystemExit) as error:
         raise ModelError(
             ref,
             f"importing {module_name} failed: {type(error).__name__}: {error}",
@@ -78,7 +79,7 @@ def _call(ref: str, factory: Callable[..., Any], deployment: Deployment) -> nn.M
     wants_deployment = "deployment" in inspect.signature(factory).parameters
     try:
         module = factory(deployment=deployment) if wants_deployment else factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(
             ref, f"the factory failed: {type(error).__name__}: {error}", "make the factory return a module"
         ) from error
@@ -89,8 +90,31 @@ def _call(ref: str, factory: Callable[..., Any], deployment: Deployment) -> nn.M
     return module
 
 
-def _default_inputs(module: nn.Module) -> Callable[[int], tuple[torch.Tensor, ...]]:
-    count = len(dynamic_dims(type(module).forward, None))
+def _example_inputs(ref: str, module: nn.Module) -> Callable[[int], tuple[Any, ...]]:
+    own: Any = getattr(module, "example_inputs", None)
+    if own is None:
+        return _default_inputs(ref, module)
+
+    def example_inputs(num_tokens: int) -> tuple[Any, ...]:
+        try:
+            return tuple(own(num_tokens))
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                ref,
+                f"its example_inputs({num_tokens}) failed: {type(error).__name__}: {error}",
+                "make it return the arguments of one call, as a tuple",
+            ) from error
+
+    return example_inputs
+
+
+def _default_inputs(ref: str, module: nn.Module) -> Callable[[int], tuple[torch.Tensor, ...]]:
+    try:
+        count = len(dynamic_dims(type(module).forward, None))
+    except ValueError as error:
+        raise ModelError(
+            ref, f"nothing says what a call of it looks like ({error})", "give it example_inputs(num_tokens)"
+        ) from None
 
     def example_inputs(num_tokens: int) -> tuple[torch.Tensor, ...]:
         return tuple(torch.arange(num_tokens, dtype=torch.int64) % _EXAMPLE_IDS for _ in range(count))

@@ -97,19 +97,25 @@ class BlockAllocator:
     """Hands out the blocks of a cache and takes them back."""
 
     def __init__(self, num_blocks: int) -> None:
-        self._free = list(range(num_blocks - 1, -1, -1))
+        # Counted and not listed: a cache may have a block for each of a billion tokens.
+        self._untouched = iter(range(num_blocks))
+        self._returned: list[int] = []
+        self._free = num_blocks
 
     @property
     def free(self) -> int:
         """How many blocks are free."""
-        return len(self._free)
+        return self._free
 
     def take(self, count: int) -> list[int]:
         """Returns `count` blocks; raises OutOfBlocks and takes none when there are fewer."""
-        if count > len(self._free):
-            raise OutOfBlocks(count, len(self._free))
-        return [self._free.pop() for _ in range(count)]
+        if count > self._free:
+            raise OutOfBlocks(count, self._free)
+        self._free -= count
+        return [self._returned.pop() if self._returned else next(self._untouched) for _ in range(count)]
 
     def give_back(self, blocks: Iterable[int]) -> None:
         """Makes `blocks` free again."""
-        self._free.extend(blocks)
+        returned = list(blocks)
+        self._returned += returned
+        self._free += len(returned)

@@ -22,7 +22,7 @@ _HERE = "graphkiln.core.passes"
 _OURS = "graphkiln"
 
 # The switch of `PassConfig` is the pass's name.
-_SWITCHED: Mapping[str, str] = {"eliminate_noops": f"{_HERE}.noops:eliminate_noops"}
+SWITCHED: Mapping[str, str] = {"eliminate_noops": f"{_HERE}.noops:eliminate_noops"}
 _ALWAYS: Mapping[str, str] = {
     "cleanup": f"{_HERE}.cleanup:cleanup",
     "fix_functionalization": f"{_HERE}.functionalization:fix_functionalization",
@@ -51,7 +51,7 @@ class Pipeline:
 
     def steps(self) -> dict[str, str]:
         """Returns the passes that run, name to importable name, in order."""
-        switched = {name: where for name, where in _SWITCHED.items() if name in self.on}
+        switched = {name: where for name, where in SWITCHED.items() if name in self.on}
         return {**switched, **{name: name for name in self.user}, **_ALWAYS}
 
     def factor(self) -> dict[str, Any]:
@@ -62,14 +62,14 @@ class Pipeline:
         """
         for name in self.user:
             _require_source(name)
-        places = [*_SWITCHED.values(), *self.user, *_ALWAYS.values()]
+        places = [*SWITCHED.values(), *self.user, *_ALWAYS.values()]
         modules = [f"{_HERE}.manager", *(place.partition(":")[0] for place in places)]
         own = {_OURS, *(name.partition(":")[0].partition(".")[0] for name in self.user)}
         try:
             sources = import_closure(modules, own)
         except SourceUnreadable as error:
             raise CompileError("inductor_passes", str(error), "make that file readable Python") from error
-        return {"order": [*_SWITCHED, *self.user, *_ALWAYS], "sources": sources}
+        return {"order": [*SWITCHED, *self.user, *_ALWAYS], "sources": sources}
 
     def identity(self, smallest: int, largest: int) -> str:
         """Returns the digest of passes, switches, range and sources that Inductor's own caches key on.

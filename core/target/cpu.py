@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphkiln.core.errors import CompileError
+from graphkiln.core.errors import BadTarget
 
 # The micro-architecture levels of the x86-64 psABI, by the names that the Linux kernel prints.
 _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
@@ -52,13 +52,13 @@ _ARM = {
 def cpu_target(name: str | None = None) -> CpuTarget:
     """Returns the target called `cpu` or `cpu:ISA`; `cpu` is the richest set that this machine runs.
 
-    Raises CompileError, listing the good names, for another name.
+    Raises BadTarget, listing the good names, for another name.
     """
     table = _ARM if platform.machine() in ("aarch64", "arm64") else _X86
     wanted = (name or "cpu").partition(":")[2]
     if wanted:
         if wanted not in table:
-            raise CompileError(
+            raise BadTarget(
                 f"target {name}",
                 "unknown instruction set",
                 "use one of " + ", ".join(f"cpu:{isa}" for isa in table),
@@ -66,6 +66,15 @@ def cpu_target(name: str | None = None) -> CpuTarget:
         return table[wanted]
     present = cpu_features()
     return next(target for target in table.values() if not target.missing(present))
+
+
+def target_of(asked: str | None) -> CpuTarget:
+    """Returns the target that was asked for by name; without a name the CPU here. Raises BadTarget."""
+    if asked is not None and asked != "cpu" and not asked.startswith("cpu:"):
+        raise BadTarget(
+            f"target {asked}", "only CPU targets can be compiled for so far", "use cpu or cpu:ISA"
+        )
+    return cpu_target(asked)
 
 
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import unittest.mock
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from graphkiln.core.trace.effects import refuse_side_effects
 from graphkiln.core.trace.inlined import Inlined, record_inlined
 from graphkiln.core.trace.outputs import OutputMarker, structure_of
 from graphkiln.core.trace.sources import Aliases
+
+# A line of torch's own in a report of where the code was.
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True)
@@ -237,12 +241,24 @@ def _translated(module: torch.nn.Module, error: Exception) -> Exception:
         return CompileError(
             name, f"its code makes a dynamic dimension constant: {reason}", "see -vv for the place"
         )
+    place = next((line for line in reversed(lines) if line.startswith("File ") and _TORCH not in line), "")
+    own = _raised_inside(lines)
+    if own:
+        return CompileError(name, f"its code raises {own} {place}".strip(), "correct it, or see -vv")
     if isinstance(error, exc.Unsupported):
-        where = next((line for line in reversed(lines) if line.startswith("File ")), "")
-        return CompileError(name, f"it cannot be traced as one graph: {reason} {where}".strip(), "see -vv")
+        return CompileError(name, f"it cannot be traced as one graph: {reason} {place}".strip(), "see -vv")
     return CompileError(
         name, f"tracing ended with {type(error).__name__}: {reason}", "see -vv for the whole report"
     )
+
+
+def _raised_inside(lines: list[str]) -> str:
+    """Returns the error that a model's own code raised while it was traced, "" where tracing is at fault."""
+    for line in lines:
+        for before in ("raised exception ", ": got "):
+            if before in line:
+                return line.rpartition(before)[2]
+    return ""
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

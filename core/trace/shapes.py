@@ -1,4 +1,7 @@
-"""Facts about shapes that a trace, or Inductor after it, took for granted, held against a range."""
+"""Facts about shapes that a trace, or Inductor after it, took for granted, held against a range.
+
+Tried on torch 2.13.0; private there: `value_ranges.bound_sympy`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from graphkiln.core.errors import Bypass, ShapeLimited
 
@@ -21,6 +25,10 @@ _FUNCTIONS: dict[str, Any] = {
     "Max": max,
     "Min": min,
 }
+
+
+# So many counts are tried one by one: in an instant, and more than a step has tokens in practice.
+_TRIED = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,7 @@ def facts_of(shape_env: Any) -> list[ShapeFact]:
 def require(facts: Iterable[ShapeFact], tokens: frozenset[sympy.Symbol], smallest: int, largest: int) -> None:
     """Raises ShapeLimited with the first token count in [smallest, largest] for which a fact is false.
 
-    Every count is tried: there are a few thousand and no solver has to be trusted. A fact that ties
-    two token counts is the door's business; any other fact over two sizes raises Bypass.
+    A fact that ties two token counts is the door's business; any other fact over two sizes raises Bypass.
     """
     for fact in facts:
         symbols = fact.expression.free_symbols
@@ -72,18 +79,47 @@ def require(facts: Iterable[ShapeFact], tokens: frozenset[sympy.Symbol], smalles
 
 
 def first_failure(expression: sympy.Basic, smallest: int, largest: int) -> int | None:
-    """Returns the first count in [smallest, largest] for which a condition over one symbol is false."""
+    """Returns the first count in [smallest, largest] for which a condition over one symbol is false.
+
+    Every count of a range of a few thousand is tried, so that no solver has to be trusted. A longer one
+    is halved until torch's own bounds tell of a part that it holds, or fails, for all of it.
+    """
     if expression in (sympy.true, sympy.false):
         return None if expression == sympy.true else smallest
     (symbol,) = expression.free_symbols
     holds = sympy.lambdify(symbol, expression, modules=[_FUNCTIONS, "math"])
-    for count in range(smallest, largest + 1):
-        try:
-            if not holds(count):
+
+    def tried(start: int, end: int) -> int | None:
+        for count in range(start, end + 1):
+            try:
+                if not holds(count):
+                    return count
+            except ZeroDivisionError:
                 return count
-        except ZeroDivisionError:
-            return count
+        return None
+
+    parts = [(smallest, largest)]
+    while parts:
+        start, end = parts.pop()
+        known = None if end - start < _TRIED else _known(expression, symbol, start, end)
+        if known is False:
+            return start
+        if known is None and end - start >= _TRIED:
+            middle = (start + end) // 2
+            parts += [(middle + 1, end), (start, middle)]
+        elif known is None and (failing := tried(start, end)) is not None:
+            return failing
     return None
+
+
+def _known(expression: sympy.Basic, symbol: Any, start: int, end: int) -> bool | None:
+    """Returns what a condition is for every count of a range, None where its bounds do not tell."""
+    try:
+        bounds: Any = bound_sympy(expression, {symbol: ValueRanges(start, end)})
+    except Exception:
+        # A function that torch knows no bounds of: the counts themselves tell.
+        return None
+    return bool(bounds.lower) if bounds.is_bool and bounds.lower == bounds.upper else None
 
 
 def _line(location: Any) -> str:

@@ -44,11 +44,32 @@ def _once(values: list[Any]) -> list[Any]:
     return sorted(set(values))
 
 
+def _without_unreached(given: Row, expected: Row) -> Row:
+    most, found = given["max_num_batched_tokens"], expected["output"]
+    last = found["ranges"][-1]
+    lookup = [
+        chosen if tokens <= most else last if last[0] <= tokens <= last[1] else None
+        for tokens, chosen in zip(given["lookup"], found["lookup"], strict=True)
+    ]
+    sizes = {
+        name: [size for size in found[name] if size <= most] for name in ("compile_sizes", "single_sizes")
+    }
+    return _with(expected, lookup=lookup, **sizes)
+
+
 RANGES = {
     "compile sizes below one": Difference(
         "a piece cannot be compiled for no tokens: a size of 0 or below is a mistake, told as one",
         lambda given, expected: any(type(size) is int and size < 1 for size in given["compile_sizes"] or ()),
         lambda given, expected: {"error": "size_below_one"},
+    ),
+    "compile sizes that no step reaches": Difference(
+        "a size above max_num_batched_tokens would be compiled for calls that never come: it is left out",
+        lambda given, expected: (
+            "output" in expected
+            and any(size > given["max_num_batched_tokens"] for size in expected["output"]["compile_sizes"])
+        ),
+        _without_unreached,
     ),
     "an endpoint written twice": Difference(
         "the ranges are the same, so that the key is to be the same: an endpoint stands once",

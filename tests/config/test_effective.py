@@ -9,7 +9,6 @@ import pytest
 
 from graphkiln.cache.errors import NotCanonical
 from graphkiln.cache.factors.canonical import digest
-from graphkiln.core.config.carried import not_carried
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
 from graphkiln.core.config.facts import deployment_facts, model_facts
@@ -98,24 +97,6 @@ def test_a_single_size_is_searched_for_where_that_pays_and_the_user_wins() -> No
     user = {"max_autotune": False}
     assert effective(inductor_compile_config=user).inductor_options(one)["max_autotune"] is False
     assert effective({"device": "cpu"}).inductor_options(one) == {}
-
-
-@pytest.mark.parametrize(
-    ("user", "setting"),
-    [
-        ({}, None),
-        ({"mode": 0}, None),
-        ({"mode": 1}, None),
-        ({"mode": 2}, None),
-        ({"backend": "eager"}, None),
-        ({"use_inductor_graph_partition": True}, "use_inductor_graph_partition=true"),
-        ({"dynamic_shapes_config": {"type": "unbacked"}}, None),
-        ({"compile_ranges_endpoints": [8]}, None),
-        ({"compile_sizes": [8]}, None),
-    ],
-)
-def test_what_no_start_carries_out_yet_is_named(user: dict[str, Any], setting: str | None) -> None:
-    assert not_carried(effective({"device": "cpu"}, **user)) == setting
 
 
 def test_a_deployment_tells_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:

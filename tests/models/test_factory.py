@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
+from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import ModelError
 from graphkiln.core.models.load import build
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.models.source import identify
+from graphkiln.core.parts import find_parts
 
 MODULE = """
 from __future__ import annotations
@@ -48,6 +51,23 @@ def broken():
 def wrong():
     return 3
 
+def exits():
+    raise SystemExit(5)
+
+class Unannotated(nn.Module):
+    def forward(self, x):
+        return x + 1
+
+def unannotated():
+    return Unannotated()
+
+class BadExamples(WithExamples):
+    def example_inputs(self, num_tokens):
+        return num_tokens
+
+def bad_examples():
+    return BadExamples(2)
+
 number = 4
 """
 
@@ -57,8 +77,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "toy_models.py").write_text(MODULE)
     (tmp_path / "toy_broken.py").write_text("import no_such_dependency\n")
     (tmp_path / "toy_raises.py").write_text("1 / 0\n")
+    (tmp_path / "toy_exits.py").write_text("raise SystemExit('usage: none')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("toy_models", "toy_broken", "toy_raises"):
+    for name in ("toy_models", "toy_broken", "toy_raises", "toy_exits"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -95,6 +116,9 @@ def test_a_factory_may_ask_for_the_deployment_and_give_its_own_inputs() -> None:
         ("toy_models:wrong", "the factory returned a int"),
         ("toy_broken:make", "importing toy_broken failed: No module named 'no_such_dependency'"),
         ("toy_raises:make", "importing toy_raises failed: ZeroDivisionError"),
+        ("toy_exits:make", "importing toy_exits failed: SystemExit: usage: none"),
+        ("toy_models:exits", "the factory failed: SystemExit: 5"),
+        ("toy_models:unannotated", "nothing says what a call of it looks like .*no argument annotated"),
     ],
 )
 def test_what_is_wrong_with_a_factory_is_named(name: str, reason: str) -> None:
@@ -102,3 +126,17 @@ def test_what_is_wrong_with_a_factory_is_named(name: str, reason: str) -> None:
         built(name)
     assert caught.value.remedy
     assert "\n" not in str(caught.value)
+
+
+def test_example_inputs_that_give_no_call_are_named() -> None:
+    with pytest.raises(ModelError, match=r"its example_inputs\(3\) failed: TypeError"):
+        built("toy_models:bad_examples").example_inputs(3)
+
+
+def test_a_root_that_does_not_say_where_its_tokens_are_is_no_part() -> None:
+    class Unannotated(torch.nn.Module):
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return x
+
+    with pytest.raises(ModelError, match="Unannotated: nothing says which argument"):
+        find_parts(Unannotated(), CompilationConfig(), lambda _: (), 2, lambda _: nullcontext())

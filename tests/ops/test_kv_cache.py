@@ -54,6 +54,12 @@ def test_blocks_are_handed_out_once_and_come_back() -> None:
     assert sorted(allocator.take(3)) == sorted(first)
 
 
+def test_a_cache_of_a_billion_blocks_costs_nothing_until_they_are_taken() -> None:
+    allocator = BlockAllocator(10**12)
+    assert allocator.take(2) == [0, 1]
+    assert allocator.free == 10**12 - 2
+
+
 @pytest.mark.parametrize("error", [NoForwardContext("op"), UnknownLayer("x", ("a",)), OutOfBlocks(3, 1)])
 def test_errors_survive_pickling(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))

@@ -141,6 +141,12 @@ def test_parts_below_an_ignored_root_are_one_entry_and_a_child_decorated_again_i
         assert runner.report is not None
         assert (runner.report.outcome, runner.report.counts["frames_converted"]) == ("hit", 0)
         assert_right(runner, name, (1, 5, LARGEST))
+        if name == "ignored":
+            # The scheduler bounds tokens, and an encoder's calls hold none.
+            vision: Any = runner.served.backbone.vision
+            pixels = torch.randn(LARGEST + 3, 8)
+            with torch.no_grad():
+                assert torch.allclose(vision(pixels), eager(name).vision(pixels), atol=1e-5)
 
 
 @pytest.mark.slow

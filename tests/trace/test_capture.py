@@ -157,6 +157,12 @@ class Breaks(nn.Module):
 
 
 @support_torch_compile
+class DoesNotFit(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.ones(3, 3)
+
+
+@support_torch_compile
 class Raises(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise ValueError("of its own")
@@ -168,7 +174,8 @@ class Raises(nn.Module):
         (DecoratedForward(), r"takes \*args or \*\*kwargs"),
         (OpenForward(), r"takes \*args or \*\*kwargs"),
         (Breaks(), "one graph"),
-        (Raises(), "one graph"),
+        (Raises(), r"its code raises ValueError\('of its own'\) .*test_capture\.py"),
+        (DoesNotFit(), "its code raises RuntimeError.*same reduction dim.*test_capture"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

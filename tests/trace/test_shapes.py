@@ -9,6 +9,7 @@ import pytest
 import sympy
 import torch
 from torch import nn
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from graphkiln.core import support_torch_compile
 from graphkiln.core.errors import Bypass, CompileError, ShapeLimited
@@ -188,9 +189,11 @@ def test_a_size_that_is_not_the_token_count_is_refused_by_name(module: Any) -> N
         trace(module)
 
 
-def test_one_token_leaves_nothing_to_compile() -> None:
-    with pytest.raises(CompileError, match="max_num_batched_tokens"):
-        trace(Two(), torch.ones(1, 4), torch.ones(1, 4), largest=1)
+def test_a_compile_size_that_a_model_does_not_serve_is_left_out_and_said() -> None:
+    traced = trace(OneBranch(), compile_sizes=(1, 16))
+    (_, dropped) = traced.decisions
+    assert (dropped.field, dropped.asked, dropped.got) == ("compile_sizes", [1, 16], [16])
+    assert dropped.reason == "backbone serves 2 tokens and more"
 
 
 T, S = sympy.symbols("T S", integer=True, positive=True)
@@ -213,6 +216,23 @@ T, S = sympy.symbols("T S", integer=True, positive=True)
 )
 def test_every_count_of_the_range_is_tried(fact: Any, failing: int | None) -> None:
     assert first_failure(fact, 2, 2048) == failing
+
+
+@pytest.mark.parametrize(
+    ("fact", "failing"),
+    [
+        (T < 100_000, 100_000),
+        (8 * T < 2**31, 2**28),
+        (sympy.Ne(T, 700_000_001), 700_000_001),
+        (sympy.Eq(FloorDiv(T, 2**30), 0), 2**30),
+        (sympy.Ne(Mod(T, 1000), 999), 999),
+        (T >= 2, None),
+        (8 * T < 2**35, None),
+    ],
+    ids=str,
+)
+def test_a_range_of_billions_is_answered_at_once_and_exactly(fact: Any, failing: int | None) -> None:
+    assert first_failure(fact, 2, 2**31 - 1) == failing
 
 
 def test_counts_that_two_arguments_bring_are_tied_and_a_strange_size_is_refused() -> None:

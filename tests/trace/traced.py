@@ -24,12 +24,15 @@ from graphkiln.core.tracing import TracedPart, trace_part
 
 
 @functools.cache
-def plan(largest: int = 2048) -> Plan:
+def plan(largest: int = 2048, compile_sizes: tuple[int, ...] = ()) -> Plan:
     deployment = Deployment("toy", max_num_batched_tokens=largest)
-    return plan_for_class(deployment, CompilationConfig(), "toy", "float32")
+    return plan_for_class(deployment, CompilationConfig(compile_sizes=compile_sizes), "toy", "float32")
 
 
-def trace(module: Any, *arguments: Any, largest: int = 2048, **named: Any) -> TracedPart:
+def trace(
+    module: Any, *arguments: Any, largest: int = 2048, compile_sizes: tuple[int, ...] = (), **named: Any
+) -> TracedPart:
     """Returns the trace of a decorated module, called with `arguments`, by default ones of [T, 4]."""
     given: Sequence[Any] = arguments or (torch.ones(5, 4),)
-    return trace_part(Part("backbone", module, arguments_like(module, given, named)), plan(largest))
+    part = Part("backbone", module, arguments_like(module, given, named))
+    return trace_part(part, plan(largest, compile_sizes))
