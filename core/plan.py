@@ -19,12 +19,12 @@ from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.config.ranges import CompileRange
 from graphkiln.core.config.settle import settle
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import Bypass
+from graphkiln.core.errors import BadTarget, Bypass
 from graphkiln.core.models.experts import TRACEABLE
 from graphkiln.core.models.source import ModelSource, identify
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.report import Decision
-from graphkiln.core.target.cpu import CpuTarget, target_of
+from graphkiln.core.target.cpu import CpuTarget, cpu_target
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.dump import PartDump
@@ -210,7 +210,11 @@ def _factors(
 
 def _target(deployment: Deployment, decisions: list[Decision]) -> CpuTarget:
     asked = deployment.target or deployment.device
-    target = target_of(asked)
+    if asked is not None and asked != "cpu" and not asked.startswith("cpu:"):
+        raise BadTarget(
+            f"target {asked}", "only CPU targets can be compiled for so far", "use cpu or cpu:ISA"
+        )
+    target = cpu_target(asked)
     if asked != target.name:
         reason = "the richest instruction set of this CPU" if asked else "no target was named: the CPU here"
         decisions.append(Decision("target", asked, target.name, reason))

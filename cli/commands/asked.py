@@ -157,12 +157,13 @@ class Asked:
         from graphkiln.core.config.settle import settle
         from graphkiln.core.deployment import Deployment
         from graphkiln.core.models.source import identify
-        from graphkiln.core.target.cpu import target_of
+        from graphkiln.core.target.cpu import cpu_target
 
         try:
             deployment = Deployment(**self.deployment)
             config = CompilationConfig.from_user(dict(self.config))
-            target_of(deployment.target or deployment.device)
+            if deployment.target is not None and deployment.target.startswith("cpu"):
+                cpu_target(deployment.target)
             source = identify(deployment)
             settle(deployment, config, source.config, source.dtype)
         except ValueError as error:

@@ -68,15 +68,6 @@ def cpu_target(name: str | None = None) -> CpuTarget:
     return next(target for target in table.values() if not target.missing(present))
 
 
-def target_of(asked: str | None) -> CpuTarget:
-    """Returns the target that was asked for by name; without a name the CPU here. Raises BadTarget."""
-    if asked is not None and asked != "cpu" and not asked.startswith("cpu:"):
-        raise BadTarget(
-            f"target {asked}", "only CPU targets can be compiled for so far", "use cpu or cpu:ISA"
-        )
-    return cpu_target(asked)
-
-
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Returns the instruction-set flags of this machine, as the Linux kernel names them.
 

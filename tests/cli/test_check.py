@@ -57,6 +57,11 @@ def test_plan(words: list[str], run: Callable[..., Run], snapshot: Callable[[str
     snapshot(str(run("check", "preset:llama", "-q", *words)))
 
 
+def test_a_named_device_that_is_not_here_is_planned_for_too(run: Callable[..., Run]) -> None:
+    done = run("check", "preset:llama", "-q", "--device", "cuda")
+    assert (done.status, done.err) == (4, "")
+
+
 def test_plan_as_json_has_every_graph_and_row(run: Callable[..., Run]) -> None:
     done = run(
         "check", "preset:llama", "--json", "-q", "-cc.cudagraph_capture_sizes=[1,8]", "--max-num-seqs", "8"
