@@ -33,10 +33,10 @@ def topic_of(difference: Difference) -> str:
     name = difference.name
     if difference.factor != "code":
         return f"{difference.factor}.{name}"
-    for start in ("environment", "torch state", "parameter", "op", PACKAGE.strip()):
+    for start in ("environment", "torch state", "parameter", "op", "file", PACKAGE.strip()):
         if name.startswith(f"{start} "):
             what = name.rpartition(" ")[2] if start == "parameter" else ""
-            came = f" {difference.kind}" if start == "environment" else ""
+            came = f" {difference.kind}" if start in ("environment", "file") else ""
             return " ".join(f"code.{start}{came} {what}".split())
     if name == "class" or name.startswith("class "):
         return "code.class"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -17,6 +17,8 @@ from graphkiln.cache.inspect.texts import TextDiff, generated_diffs, graph_diffs
 from graphkiln.cache.store.entries import Entry
 
 SAME, OTHER_BUILD, DIFFERENT = "same", "same key, different build", "different"
+# Of a foreign tree, which does not store all that would have to be compared.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class PieceRow:
 
 @dataclass(frozen=True)
 class EntryDiff:
-    """How entry B differs from entry A. `same` says factor by factor whether they agree.
+    """How entry B differs from entry A. `same` says factor by factor whether they agree, None: not stored.
 
     `asked` and `became` are the differences between what was typed and between what was in effect;
     `build` those between what the compilers chose, `generated` the texts behind them where the pieces
@@ -52,7 +54,7 @@ class EntryDiff:
     a: Side
     b: Side
     verdict: str
-    same: dict[str, bool]
+    same: Mapping[str, bool | None]
     causes: tuple[Cause, ...]
     asked: tuple[Difference, ...]
     became: tuple[Difference, ...]
@@ -62,6 +64,7 @@ class EntryDiff:
     generated: tuple[TextDiff, ...]
     build: tuple[Difference, ...]
     captured: tuple[Difference, ...]
+    notes: tuple[str, ...] = ()
 
 
 def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
@@ -72,7 +75,7 @@ def diff(a: Entry, b: Entry, factor: str | None = None) -> EntryDiff:
     names = FACTOR_NAMES if factor is None else (factor,)
     same = {name: a.header["hashes"][name] == b.header["hashes"][name] for name in names}
     found = _differences(a, b, [name for name in names if not same[name]])
-    pieces = _piece_rows(pieces_of(a), pieces_of(b))
+    pieces = piece_rows(pieces_of(a), pieces_of(b))
     rebuilt = [(row.a, row.b) for row in pieces if row.state == "rebuilt" and row.a and row.b]
     graphs = graph_diffs(a, b) if factor in (None, "code") else ()
     build = _build_differences(a, b) if factor is None else ()
@@ -114,7 +117,7 @@ def _differences(a: Entry, b: Entry, names: Sequence[str]) -> list[Difference]:
     return found
 
 
-def _piece_rows(a: Sequence[Piece], b: Sequence[Piece]) -> tuple[PieceRow, ...]:
+def piece_rows(a: Sequence[Piece], b: Sequence[Piece]) -> tuple[PieceRow, ...]:
     """Return the pieces side by side: by fingerprint where both have it, else by their place."""
     there = {(piece.rank, piece.prefix, piece.fingerprint): piece for piece in b}
     rows: list[PieceRow] = []

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphkiln.cache.inspect.catalogue import Catalogue
+    from graphkiln.cache.inspect.diff import EntryDiff
     from graphkiln.cache.layouts.found import ForeignRow, ForeignVerdict
     from graphkiln.cache.layouts.readers import TreeRef
     from graphkiln.cli.show.entry import Shown
@@ -80,6 +81,18 @@ def inspect_foreign(session: Session, entry: str, shown: Shown, *, as_json: bool
     else:
         session.data(account_lines(found, verdict, session.style, shown))
     return status_of([verdict])
+
+
+def diff_of_foreign(a: str, b: str, factor: str | None) -> EntryDiff:
+    """Returns how two entries of foreign trees differ; both must be of one layout."""
+    from graphkiln.cache.layouts.diff import diff_foreign
+
+    layouts = {entry.partition(":")[0] if is_foreign(entry) else "graphkiln" for entry in (a, b)}
+    if len(layouts) > 1:
+        names = " and ".join(sorted(layouts))
+        raise UsageProblem(f"entries of {names} cannot be compared", "both must be of one layout")
+    one, other = foreign_entry(a), foreign_entry(b)
+    return diff_foreign(one.reader.account(one), other.reader.account(other), factor)
 
 
 def verify_foreign(

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Json
-from graphkiln.cli.commands.foreign import Layout, foreign_catalogue, inspect_foreign, is_foreign
+from graphkiln.cli.commands.foreign import (
+    Layout,
+    diff_of_foreign,
+    foreign_catalogue,
+    inspect_foreign,
+    is_foreign,
+)
 from graphkiln.cli.commands.opening import ENTRY_HELP, Filters, open_store
 from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.errors import UNKNOWN as NOT_KNOWN
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
@@ -132,9 +139,7 @@ def diff(
     context: typer.Context,
     a: Annotated[
         str,
-        typer.Argument(
-            metavar="A", help="A key, the beginning of one, a label, or a path.", show_default=False
-        ),
+        typer.Argument(metavar="A", help=ENTRY_HELP, show_default=False),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.", show_default=False)],
     factor: Annotated[
@@ -146,15 +151,19 @@ def diff(
     as_json: Json = False,
 ) -> int:
     """Compares two entries: the causes first, with what would make B as A; exits 1 where they differ."""
-    from graphkiln.cache.inspect.diff import SAME
+    from graphkiln.cache.inspect.diff import SAME, UNKNOWN
     from graphkiln.cache.inspect.diff import diff as compared
     from graphkiln.cli.show.diff import diff_json, diff_lines
 
     session: Session = context.obj
-    store = open_store(session)
-    found = compared(store.resolve(a), store.resolve(b), factor.value if factor else None)
+    one = factor.value if factor else None
+    if is_foreign(a) or is_foreign(b):
+        found = diff_of_foreign(a, b, one)
+    else:
+        store = open_store(session)
+        found = compared(store.resolve(a), store.resolve(b), one)
     if as_json:
         session.json("cache diff", diff_json(found))
     else:
         session.data(diff_lines(found, session.style, every=everything))
-    return YES if found.verdict == SAME else NO
+    return YES if found.verdict == SAME else NOT_KNOWN if found.verdict == UNKNOWN else NO

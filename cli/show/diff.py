@@ -37,13 +37,17 @@ def diff_lines(found: EntryDiff, style: Style, *, every: bool) -> list[str]:
         *text_lines(found.generated, style, every=every),
         *below(piece_lines(found.pieces if every else changed, style)),
         *below(field_lines("build", found.build, style) if other_build or every else []),
+        *below(facts([("note", note) for note in found.notes], style)),
         *below(captured_lines(found.captured, style, every=every)),
     ]
 
 
 def summary(found: EntryDiff) -> str:
+    if found.verdict == "unknown":
+        return "what would have to be compared is not stored"
     if found.verdict == "same":
-        return "every factor looked at, and the build"
+        built = bool(found.pieces) or not found.notes
+        return "every factor looked at" + (", and the build" if built else "")
     if not found.causes:
         return f"the compilers chose otherwise: {count_text(len(found.build), 'difference')}"
     causes = count_text(len(found.causes), "cause")
@@ -63,7 +67,14 @@ def factor_lines(found: EntryDiff, style: Style) -> list[str]:
             if one.factor in counts:
                 counts[one.factor] += 1
     rows = [
-        (name, "same" if same else f"different, {count_text(counts[name], 'value')}")
+        (
+            name,
+            "not stored"
+            if same is None
+            else "same"
+            if same
+            else f"different, {count_text(counts[name], 'value')}",
+        )
         for name, same in found.same.items()
     ]
     return table(("factor", ""), rows, style)
@@ -124,7 +135,10 @@ def piece_text(piece: Piece | None, *, ranges: bool) -> str:
     if piece is None:
         return ""
     tokens = f", {'..'.join(map(str, piece.range))}" if ranges else ""
-    return f"{piece.number} {piece.fingerprint[:10]}, {len(piece.uses)}x{tokens}, {bytes_text(piece.size)}"
+    # A foreign tree names no uses, and what was generated says more than where it is used.
+    name = piece.fingerprint if piece.uses else next(iter(piece.sources), "")
+    uses = f", {len(piece.uses)}x" if piece.uses else ""
+    return f"{piece.number} {name[:10]}{uses}{tokens}, {bytes_text(piece.size)}"
 
 
 def diff_json(found: EntryDiff) -> dict[str, Any]:
@@ -142,5 +156,6 @@ def diff_json(found: EntryDiff) -> dict[str, Any]:
         "generated": [asdict(one) for one in found.generated],
         "pieces": [asdict(row) for row in found.pieces],
         "build": [asdict(one) for one in found.build],
+        "notes": list(found.notes),
         "captured": [asdict(one) for one in found.captured],
     }

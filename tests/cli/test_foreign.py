@@ -161,7 +161,7 @@ def plant(root: Path, marker: Path) -> list[str]:
 
 COMMANDS = (
     "ls --layout {}", "ls --layout {} --json", "ls --layout {} --filter compiler.torch>=2",
-    "verify {}", "verify {} --json", "verify --layout {}", "inspect {}#{} --all", "inspect {}#{} --json",
+    "diff {}#{} {}#{} --all", "verify {}", "verify {} --json", "verify --layout {}", "inspect {}#{} --all", "inspect {}#{} --json",
 )  # fmt: skip
 
 
@@ -216,3 +216,32 @@ def test_a_tree_behind_a_link_is_read_and_a_link_inside_is_not_followed(
     done = run("cache", "verify", f"vllm:{tree.root}")
     assert done.status == 1
     assert "no link is followed" in done.out
+
+
+def test_diff_names_the_variable_and_what_to_change(
+    tree: Vllm, tmp_path: Path, run: Callable[..., Run]
+) -> None:
+    other = Vllm(tmp_path / "other", env={"VLLM_NIXL_SIDE_CHANNEL_PORT": 5700}).write()
+    done = run("cache", "diff", f"vllm:{tree.root}", f"vllm:{other.root}#{other.short}")
+    assert done.status == 1
+    for text in ("env.VLLM_NIXL_SIDE_CHANNEL_PORT", "5600", "5700", "cannot change generated code",
+                 "give each pod the same value"):  # fmt: skip
+        assert text in done.out
+    assert run("cache", "diff", f"vllm:{tree.root}", f"vllm:{tree.root}").status == 0
+    assert run("cache", "diff", f"vllm:{tree.root}", f"vllm:{other.root}", "--factor", "code").status == 0
+    found = json.loads(run("cache", "diff", f"vllm:{tree.root}", f"vllm:{other.root}", "--json").out)
+    assert (found["verdict"], found["same"]["env"], found["same"]["config"]) == ("different", False, True)
+    done = run("cache", "diff", f"vllm:{tree.root}", "abc")
+    assert (done.status, done.err.splitlines()[0]) == (
+        2, "error: entries of graphkiln and vllm cannot be compared",
+    )  # fmt: skip
+
+
+def test_diff_without_stored_factors_cannot_be_known(
+    tree: Vllm, tmp_path: Path, run: Callable[..., Run]
+) -> None:
+    other = Vllm(tmp_path / "other").write()
+    (other.part / "cache_key_factors.json").write_text("{")
+    done = run("cache", "diff", f"vllm:{tree.root}", f"vllm:{other.root}")
+    assert done.status == 3
+    assert "not stored" in done.out

@@ -66,7 +66,7 @@ def test_what_a_real_model_says(unpacked: Callable[[str], Path]) -> None:
     [row] = READER.scan(unpacked("m04-bfloat16")).rows
     found = READER.account(row)  # type: ignore[arg-type]
     assert (row.dtype, row.target) == ("bfloat16", "cpu")
-    assert found.factors["config"]["layers"] == 2
+    assert found.factors["config"]["model"]["layers"] == 2
     assert dict(found.about)["graph"] == "5 pieces, split at vllm.unified_attention_with_output, 2 layers"
     assert "LlamaModel.forward, line 406" in dict(found.about)["traced"]
     assert any(note.startswith("of the config only a hash is stored") for note in found.notes)

@@ -41,8 +41,11 @@ class Place:
     high: int
 
     @classmethod
-    def of(cls, rank: str, prefix: str, match: re.Match[str]) -> Place:
-        return cls(rank, prefix, int(match["piece"]), int(match["low"]), int(match["high"]))
+    def of(cls, rank: str, prefix: str, match: re.Match[str], numbers: list[int] | None = None) -> Place:
+        """Return the place that a name tells; with `numbers` a piece is counted by its place among them."""
+        piece = int(match["piece"])
+        number = piece if numbers is None else numbers.index(piece)
+        return cls(rank, prefix, number, int(match["low"]), int(match["high"]))
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,15 @@ def graph_texts(unit: Unit) -> Iterator[tuple[str, str]]:
 def artifacts_of(unit: Unit, models: Mapping[str, Model]) -> Iterator[Held]:
     """Yield every artifact of an entry that can be read: those inside `model`, and lone files."""
     for rank, model in models.items():
-        for name, digest in model.artifacts.items():
-            data, match = model.store.get(digest), _MEGA.fullmatch(name)
-            if data is not None and match:
-                place = Place.of(rank, model.prefix, match)
+        named = [
+            (match, digest) for name, digest in model.artifacts.items() if (match := _MEGA.fullmatch(name))
+        ]
+        # Submodules are counted with those that are not compiled, lone artifacts without them.
+        numbers = sorted({int(match["piece"]) for match, _ in named})
+        for match, digest in named:
+            data = model.store.get(digest)
+            if data is not None:
+                place = Place.of(rank, model.prefix, match, numbers)
                 yield Held(place, digest, len(data), sources_of(data))
     for rank, prefix in unit.pieces.parts if unit.pieces else ():
         assert unit.pieces is not None
@@ -180,7 +188,8 @@ def _factors(
     if ranks:
         config["ranks"] = len(ranks)
     if graph:
-        config |= {"layers": graph.layers, "pieces": len(graph.pieces), "parameters": dict(graph.shapes)}
+        shapes = dict(graph.shapes)
+        config["model"] = {"layers": graph.layers, "pieces": len(graph.pieces), "parameters": shapes}
     yield "config", config
     functions: dict[str, dict[str, str]] = {}
     for inlined in model.traced if model else ():
