@@ -1,4 +1,4 @@
-"""Runs a served model: batches of requests over a paged KV cache."""
+"""Runs a served model: batches of requests over a paged KV cache, by graphs where there are some."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.deployment import Deployment
+from graphkiln.core.graphs.descriptor import BatchDescriptor, step_of
 from graphkiln.core.models.served import ServedModel
+from graphkiln.core.ops.backends import AttentionBackend, choose_backend
 from graphkiln.core.ops.forward_context import ForwardContext, set_forward_context
 from graphkiln.core.ops.kv_cache import (
     BlockAllocator,
@@ -18,25 +21,18 @@ from graphkiln.core.ops.kv_cache import (
     build_metadata,
     make_kv_caches,
 )
+from graphkiln.core.step import Request, StepBuffers, StepInputs
 
 if TYPE_CHECKING:
+    from graphkiln.core.graphs.model_graphs import ModelGraphs
+    from graphkiln.core.graphs.recorder import Recorder
     from graphkiln.core.report import StartReport
 
+__all__ = ["Batch", "Request", "Runner", "dummy_context"]
+
 # The cache of a runner that is not told a size: room for one request of full length, and for more
-# of them up to this many bytes.
-_KV_CACHE_BYTES = 1 << 30
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request's part of a step: its new tokens, how many it has in the cache, and its blocks.
-
-    `blocks` hold the cached tokens and the new ones.
-    """
-
-    token_ids: tuple[int, ...]
-    computed: int
-    blocks: tuple[int, ...]
+# of them up to this many bytes, by device.
+_KV_CACHE_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,11 @@ class Batch:
 
 
 class Runner:
-    """A model that is ready to serve: `forward` is its compiled backbone, or its eager one."""
+    """A model that is ready to serve: `forward` is its compiled backbone, or its eager one.
+
+    `backend` computes its attention: without one, the first that can. It has no graphs until
+    `use_graphs`, and none is replayed before it was captured.
+    """
 
     def __init__(
         self,
@@ -57,49 +57,100 @@ class Runner:
         deployment: Deployment,
         *,
         num_blocks: int | None = None,
+        backend: AttentionBackend | None = None,
     ) -> None:
         self.served = served
         self.report = report
         self.deployment = deployment
+        self.backend = backend or choose_backend(served.layers, served.dtype, served.device)
+        self.graphs: ModelGraphs | None = None
         self._forward = forward
-        self._num_blocks = num_blocks or _cache_blocks(served, deployment)
-        self.allocator = BlockAllocator(self._num_blocks)
+        self.num_blocks = num_blocks or _cache_blocks(served, deployment)
+        self.allocator = BlockAllocator(self.num_blocks)
+        self._layers = {layer.name: layer for layer in served.layers}
         self._caches: dict[str, KVCache] | None = None
+        self._buffers: StepBuffers | None = None
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """Runs the backbone once, under the forward context that the caller has set."""
         with torch.no_grad():
             return self._forward(*inputs)
 
+    @property
+    def plain_forward(self) -> Callable[..., Any]:
+        """The backbone without graphs around it; pieces inside may have some."""
+        return self._forward
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """The backbone as it is called: with graphs around it after `use_graphs`."""
+        return self._forward if self.graphs is None else self.graphs.forward
+
+    def use_graphs(self, recorder: Recorder, *, breakable: bool = False) -> ModelGraphs:
+        """Makes the model ready for graphs, and returns them; a second call returns the same.
+
+        `breakable` records the forward in segments, for a model without compiled pieces.
+        """
+        if self.graphs is None:
+            from graphkiln.core.graphs.model_graphs import ModelGraphs, compiled_parts
+
+            self.graphs = ModelGraphs(
+                self._forward,
+                compiled_parts(self._forward),
+                recorder,
+                breakable=breakable,
+                argument_names=("input_ids", "positions"),
+            )
+        return self.graphs
+
     def execute(self, batch: Batch) -> torch.Tensor:
         """Runs one step; returns the logits [R, V] of the last token of each request.
 
-        Raises ValueError for an empty batch and for one beyond the deployment's limits.
+        A captured graph that fits serves it, FULL before PIECEWISE, else it runs without. Raises
+        ValueError for an empty batch and for one beyond the deployment's limits.
         """
         self._check(batch)
-        device = self.served.device
-        query_lens = [len(request.token_ids) for request in batch.requests]
-        seq_lens = [request.computed + len(request.token_ids) for request in batch.requests]
-        metadata = build_metadata(
-            query_lens,
-            seq_lens,
-            [request.blocks for request in batch.requests],
+        lengths = [len(request.token_ids) for request in batch.requests]
+        decode = 1 + self.deployment.num_speculative_tokens
+        step = step_of(lengths, [length > decode for length in lengths])
+        if self.graphs is None:
+            descriptor = BatchDescriptor(CUDAGraphMode.NONE, step.num_tokens, step.num_reqs)
+        else:
+            descriptor = self.graphs.dispatch(step)
+        inputs = self.prepare(batch, descriptor)
+        hidden = self.run(inputs, descriptor)
+        with torch.no_grad():
+            return self.served.compute_logits(inputs.last_tokens(hidden))
+
+    def prepare(self, batch: Batch, descriptor: BatchDescriptor) -> StepInputs:
+        """Returns a batch's inputs, padded to `descriptor`, in the buffers that graphs read."""
+        from graphkiln.core.graphs.model_graphs import longest_query
+
+        return self._step_buffers().fill(
+            batch.requests,
             self.deployment.block_size,
-            device,
+            num_tokens=descriptor.num_tokens,
+            num_reqs=descriptor.num_reqs or len(batch.requests),
+            max_query_len=longest_query(descriptor),
         )
-        token_ids = [token for request in batch.requests for token in request.token_ids]
-        positions = [
-            at
-            for query_len, seq_len in zip(query_lens, seq_lens, strict=True)
-            for at in range(seq_len - query_len, seq_len)
-        ]
-        context = ForwardContext(self._kv_caches(), metadata, _by_name(self.served))
+
+    def run(
+        self,
+        inputs: StepInputs,
+        descriptor: BatchDescriptor,
+        forward: Callable[..., Any] | None = None,
+    ) -> torch.Tensor:
+        """Runs a prepared step, padding included; returns the hidden states [T, H].
+
+        They lie where the next step may write when a graph made them. `forward` is called in place of
+        the runner's own.
+        """
+        context = ForwardContext(
+            self.kv_caches(), inputs.metadata, self._layers, self.backend, descriptor.mode, descriptor
+        )
         with torch.no_grad(), set_forward_context(context):
-            hidden = self._forward(
-                torch.tensor(token_ids, dtype=torch.int64, device=device),
-                torch.tensor(positions, dtype=torch.int64, device=device),
-            )
-            return self.served.compute_logits(hidden[metadata.query_start_loc[1:] - 1])
+            hidden: torch.Tensor = (forward or self.forward)(inputs.token_ids, inputs.positions)
+        return hidden
 
     def generate_greedy(self, prompt_ids: Sequence[int], max_new_tokens: int) -> list[int]:
         """Returns the most likely continuation, at most `max_new_tokens` tokens, a stop token included.
@@ -152,16 +203,27 @@ class Runner:
         if longest > self.served.max_model_len:
             raise ValueError(f"a request of {longest} tokens, max_model_len is {self.served.max_model_len}")
 
-    def _kv_caches(self) -> dict[str, KVCache]:
+    def kv_caches(self) -> dict[str, KVCache]:
+        """Returns the cache of each layer; the first call makes them."""
         if self._caches is None:
             self._caches = make_kv_caches(
                 self.served.layers,
-                self._num_blocks,
+                self.num_blocks,
                 self.deployment.block_size,
                 self.served.dtype,
                 self.served.device,
             )
         return self._caches
+
+    def _step_buffers(self) -> StepBuffers:
+        if self._buffers is None:
+            self._buffers = StepBuffers(
+                self.deployment.max_num_batched_tokens,
+                self.deployment.max_num_seqs,
+                blocks_needed(self.served.max_model_len, self.deployment.block_size),
+                self.served.device,
+            )
+        return self._buffers
 
 
 def dummy_context(served: ServedModel, deployment: Deployment, num_tokens: int) -> ForwardContext:
@@ -181,17 +243,14 @@ def dummy_context(served: ServedModel, deployment: Deployment, num_tokens: int) 
     return ForwardContext(
         make_kv_caches(served.layers, taken, deployment.block_size, served.dtype, served.device),
         build_metadata(lengths, lengths, blocks, deployment.block_size, served.device),
-        _by_name(served),
+        {layer.name: layer for layer in served.layers},
+        choose_backend(served.layers, served.dtype, served.device),
     )
-
-
-def _by_name(served: ServedModel) -> dict[str, Any]:
-    return {layer.name: layer for layer in served.layers}
 
 
 def _cache_blocks(served: ServedModel, deployment: Deployment) -> int:
     one_request = blocks_needed(served.max_model_len, deployment.block_size)
     item = torch.empty(0, dtype=served.dtype).element_size()
     per_token = sum(layer.kv_heads * (layer.head_size + layer.value_size) for layer in served.layers) * item
-    fitting = _KV_CACHE_BYTES // max(per_token * deployment.block_size, 1)
+    fitting = _KV_CACHE_BYTES[served.device.type] // max(per_token * deployment.block_size, 1)
     return max(one_request, min(fitting, one_request * deployment.max_num_seqs))

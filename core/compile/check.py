@@ -66,9 +66,13 @@ def _compare(count: int, one: Any, other: Any) -> CheckRow:
         return CheckRow(count, math.inf, 0.0)
     if not other.numel():
         return CheckRow(count, 0.0, 0.0)
-    error = float((one.double() - other.double()).abs().max())
-    tolerance = _RELATIVE.get(other.dtype, 0.0) * max(1.0, float(other.double().abs().max()))
-    return CheckRow(count, error, tolerance)
+    return CheckRow(count, *compared(one, other))
+
+
+def compared(got: torch.Tensor, eager: torch.Tensor) -> tuple[float, float]:
+    """Returns the largest difference of a tensor from eager's, and the largest that is allowed."""
+    error = float((got.double() - eager.double()).abs().max())
+    return error, _RELATIVE.get(eager.dtype, 0.0) * max(1.0, float(eager.double().abs().max()))
 
 
 def _strain(row: CheckRow) -> float:

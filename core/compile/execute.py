@@ -65,6 +65,7 @@ class CompiledPart:
             self._pieces[tuple(spec["range"])].append(piece)
         self._outputs = [_fetch(value) for value in wiring["outputs"]]
         self._structure = wiring["structure"]
+        self._wiring = wiring
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the part. Raises DoorError when the call is not one that it was compiled for."""
@@ -81,6 +82,13 @@ class CompiledPart:
         outputs = [fetch(registers) for fetch in self._outputs]
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
 
+    def wrap_pieces(self, wrap: Callable[[RunnablePiece, str, list[str]], RunnablePiece]) -> None:
+        """Puts what `wrap` makes of each piece, of its name and of its arguments' names, in its place."""
+        named = piece_arguments(self._wiring)
+        for (start, end), pieces in self._pieces.items():
+            for number, piece in enumerate(pieces):
+                pieces[number] = wrap(piece, f"piece {number} for ({start}, {end})", named.get(number, []))
+
     def range_of(self, tokens: int) -> tuple[int, int]:
         """Returns the range whose pieces serve a call: an exact size before any range.
 
@@ -92,6 +100,42 @@ class CompiledPart:
             if start <= tokens <= end:
                 return start, end
         raise DoorError("token count", " ".join(f"({s}, {e})" for s, e in self._ranges), str(tokens))
+
+
+def piece_arguments(wiring: Mapping[str, Any]) -> dict[int, list[str]]:
+    """Returns what each piece's arguments are called by a person who looks at the model: lists flattened."""
+    names: dict[int, str] = {}
+    argument_names = [row["name"] for row in wiring["door"]["arguments"]]
+    for register, spec in enumerate(wiring["inputs"]):
+        if "parameter" in spec:
+            names[register] = spec["parameter"]
+        elif "path" in spec:
+            names[register] = "a value in the model"
+        elif "tokens" in spec:
+            names[register] = "the token count"
+        else:
+            member = spec.get("member")
+            name = argument_names[int(spec["argument"])]
+            names[register] = name if member is None else f"{name}[{member!r}]"
+    found: dict[int, list[str]] = {}
+    for step in wiring["steps"]:
+        outs = [int(out) for out in step["outs"]]
+        if "piece" in step:
+            number = int(step["piece"])
+            found[number] = [name for value in step["args"] for name in _argument_names(value, names)]
+            names.update({out: f"output {index} of piece {number}" for index, out in enumerate(outs)})
+        elif "item" in step:
+            names[outs[0]] = f"item {step['index']} of {', '.join(_argument_names(step['item'], names))}"
+        else:
+            names.update(dict.fromkeys(outs, f"the result of {step['op']}"))
+    return found
+
+
+def _argument_names(value: Sequence[Any], names: Mapping[int, str]) -> list[str]:
+    kind, content = value
+    if kind == "l":
+        return [name for item in content for name in _argument_names(item, names)]
+    return [names.get(int(content), f"register {content}") if kind == "r" else "a constant"]
 
 
 def _fetch(value: Sequence[Any]) -> _Fetch:

@@ -5,6 +5,7 @@ CoreError                          (graphkiln.core.errors)
 +- CaptureRefused                  a step found no graph, and now is not the time to capture one
 +- MovedTensor                     a graph would read a tensor where it no longer lies
 +- NestedCapture                   a breakable capture began inside another
++- NoCudaDevice                    the model lies on a device that has no CUDA graphs
 """
 
 from __future__ import annotations
@@ -56,3 +57,14 @@ class NestedCapture(CoreError):
 
     def __str__(self) -> str:
         return "a breakable capture cannot begin inside another"
+
+
+class NoCudaDevice(CoreError):
+    """The model lies on a device that has no CUDA graphs: `device`."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.device = device
+
+    def __str__(self) -> str:
+        return f"CUDA graphs are captured on a CUDA device, and the model lies on {self.device}"

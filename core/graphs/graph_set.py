@@ -43,13 +43,11 @@ class GraphSet:
 
     @contextlib.contextmanager
     def window(self) -> Iterator[None]:
-        """Inside, graphs may be captured, on the recorder's stream and without garbage collection.
+        """Inside, graphs may be captured, on the recorder's stream, and no garbage is collected.
 
-        A collection would free device memory in the middle of a capture, which ends it.
+        A collection can give device memory back in the middle of a capture, which ends it.
         """
         collects = gc.isenabled()
-        gc.collect()
-        gc.freeze()
         gc.disable()
         self._open = True
         try:
@@ -57,7 +55,6 @@ class GraphSet:
                 yield
         finally:
             self._open = False
-            gc.unfreeze()
             if collects:
                 gc.enable()
 

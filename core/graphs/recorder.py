@@ -7,6 +7,7 @@ allocator at every capture, and there are as many captures as pieces times sizes
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -46,16 +47,16 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs on one stream of its own, into one pool of memory that all of them share.
+    """Records CUDA graphs into one pool of memory that all of them share, on the stream kept for that.
 
-    One stream, because each stream on which cuBLAS ever ran holds a workspace of its own. A pool can
-    be shared because graphs are replayed one after the other, and what one leaves behind is read
-    before the next runs.
+    A device has one such stream, whoever records, because each stream on which cuBLAS ever ran holds a
+    workspace of tens of MiB. A pool can be shared because graphs are replayed one after the other, and
+    what one leaves behind is read before the next runs.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _stream_of(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._current: torch.cuda.CUDAGraph | None = None
 
@@ -87,9 +88,14 @@ class CudaRecorder:
         graph, self._current = self._current, None
         if graph is None:
             return
-        # A capture that the device has called invalid says so again when it is ended.
-        with contextlib.suppress(RuntimeError):
+        try:
             graph.capture_end()
+        except RuntimeError:
+            # A capture that the device has called invalid says so again when it is ended, and then leaves
+            # the allocator as if it went on. What `capture_end` and `reset` would have done is done here.
+            index = self.device.index or 0
+            torch._C._cuda_endAllocateToPool(index, self._pool)
+            torch._C._cuda_releasePool(index, self._pool)
         graph.reset()
 
     def weak(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -101,6 +107,11 @@ class CudaRecorder:
             _Bytes(tensor.data_ptr(), (last + 1) * tensor.element_size()), device=tensor.device
         )
         return raw.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
+
+
+@functools.cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 class _Bytes:

@@ -18,6 +18,8 @@ _LARGEST_HEAD = 256
 # Heads that share a key head are rows of one tile, of which a program has no more than this.
 _LARGEST_GROUP = 64
 _MOST_SPLITS = 32
+# Bytes of keys that a program of decode reads at a time.
+_TILE = 16384
 # Where there is no device to ask: enough programs for the largest of today's.
 _MULTIPROCESSORS = 132
 
@@ -173,21 +175,22 @@ class _Shape:
         processors: int,
     ) -> None:
         group = layer.heads // layer.kv_heads
-        # Registers are what large tiles run out of: one row of keys and values, in bytes.
-        row = max(layer.head_size, layer.value_size) * item
+        row = _power_of_two(max(layer.head_size, layer.value_size)) * item
         least = max(16, _power_of_two(group))
         self.one_block = longest is not None and longest * group <= least
         self.splits, self.warps, self.stages = 1, 4, 2
-        self.block_n = 64 if row <= 256 else 32
         self.block_m = least
         if self.one_block:
             programs = max(1, requests) * layer.kv_heads
             while self.splits < _MOST_SPLITS and programs * self.splits < processors:
                 self.splits *= 2
-            if self.splits > 4:
-                self.block_n, self.warps = 32, 2 if item < 4 else 4
-        elif item < 4:
-            self.block_m = max(least, 64 if row <= 256 else 32)
+            # Swept on an H200, 512 and 4096 tokens: large tiles; a short context is to reach all splits.
+            tile = _TILE if self.splits <= 4 else _TILE // 2
+            self.block_n = min(128, max(32, tile // row))
+        else:
+            self.block_n = 64 if row <= 256 else 32
+            if item < 4:
+                self.block_m = max(least, 64 if row <= 256 else 32)
         self.block_q = self.block_m // group
         # With one block a request, each also has padding to clear: as many tokens as it may hold.
         self.blocks = max(requests, -(-tokens // self.block_q))

@@ -28,7 +28,10 @@ class FakeGraph:
 
 
 class FakeRecorder:
-    """What the code above a recorder can see of one; `fail_at` ends that recording by an error."""
+    """What the code above a recorder can see of one; `fail_at` ends that recording by an error.
+
+    An op of our own is not noted but gone into, so that it can break graphs as it does on a device.
+    """
 
     def __init__(self, fail_at: int | None = None) -> None:
         self.begun = self.ended = self.abandoned = self.replays = 0
@@ -41,15 +44,17 @@ class FakeRecorder:
 
     def begin(self) -> None:
         self.begun += 1
-        assert self._mode is None
         if self.begun == self._fail_at:
             raise torch.OutOfMemoryError("out of memory")
-        self._mode = _Noting(FakeGraph(self))
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        if self._mode is None:
+            self._mode = _Noting()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+        assert self._mode.graph is None
+        self._mode.graph = FakeGraph(self)
 
     def end(self) -> FakeGraph:
         self.ended += 1
-        return self._stop().graph
+        return self._stop()
 
     def abandon(self) -> None:
         self.abandoned += 1
@@ -58,17 +63,24 @@ class FakeRecorder:
     def weak(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
-    def _stop(self) -> _Noting:
-        mode, self._mode = self._mode, None
+    def _stop(self) -> FakeGraph:
+        mode = self._mode
         assert mode is not None
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        return mode
+        assert mode.graph is not None
+        graph, mode.graph = mode.graph, None
+        if not mode.inside:
+            self._mode = None
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return graph
 
 
 class _Noting(TorchDispatchMode):
-    def __init__(self, graph: FakeGraph) -> None:
+    """Notes calls into `graph`; while an op of ours runs, `inside`, the mode is off torch's stack."""
+
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.graph = graph
+        self.graph: FakeGraph | None = None
+        self.inside = False
 
     def __torch_dispatch__(
         self,
@@ -78,6 +90,13 @@ class _Noting(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if getattr(func, "namespace", "") == "graphkiln":
+            self.inside = True
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.inside = False
         outputs = func(*args, **kwargs)
+        assert self.graph is not None
         self.graph.calls.append((func, args, kwargs, outputs))
         return outputs

@@ -1,0 +1,99 @@
+"""A model with graphs: wrappers around its forward and its pieces, and which graph serves a step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from graphkiln.core.compile.execute import CompiledPart, RunnablePiece
+from graphkiln.core.config.modes import CUDAGraphMode
+from graphkiln.core.graphs.descriptor import BatchDescriptor, Step
+from graphkiln.core.graphs.dispatch import Dispatcher
+from graphkiln.core.graphs.graph_set import GraphSet
+from graphkiln.core.graphs.recorder import Recorder
+from graphkiln.core.graphs.wrapper import BreakableGraphWrapper, CUDAGraphWrapper
+from graphkiln.core.ops.forward_context import ForwardContext
+
+_STEP = ("query_start_loc", "seq_lens", "block_table", "slot_mapping")
+
+
+class ModelGraphs:
+    """What a runner calls in place of its model's forward, once it may have graphs.
+
+    PIECEWISE graphs are one for each compiled piece of `parts`, or, where `breakable`, segments of the
+    forward between its breaks. FULL ones are one for the forward. Nothing is served by graphs before
+    `serve` says which were captured.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        parts: Iterable[CompiledPart],
+        recorder: Recorder,
+        *,
+        breakable: bool,
+        argument_names: Iterable[str] = (),
+    ) -> None:
+        self.graphs = GraphSet(recorder)
+        # Graphs are held weakly by their set: what is inside the forward lives as long as that.
+        for part in () if breakable else parts:
+            part.wrap_pieces(self._piece)
+        names = tuple(argument_names)
+        if breakable:
+            forward = BreakableGraphWrapper(
+                forward, self.graphs, name="the model", mode=CUDAGraphMode.PIECEWISE, argument_names=names
+            )
+        self.forward = CUDAGraphWrapper(
+            forward,
+            self.graphs,
+            name="the model",
+            mode=CUDAGraphMode.FULL,
+            argument_names=names,
+            watched=_watched,
+        )
+        self._dispatcher = Dispatcher(())
+
+    def serve(self, captured: Iterable[BatchDescriptor], lora_cases: tuple[int, ...] = (0,)) -> None:
+        """Lets steps be served by graphs that were captured."""
+        self._dispatcher = Dispatcher(captured, lora_cases)
+
+    def dispatch(self, step: Step) -> BatchDescriptor:
+        """Returns what serves a step: a captured batch, or the step's own counts in mode NONE."""
+        return self._dispatcher.dispatch(step)
+
+    def release(self) -> None:
+        """Drops every graph; steps run without from now on."""
+        self._dispatcher = Dispatcher(())
+        self.graphs.drop()
+
+    def _piece(self, piece: RunnablePiece, name: str, argument_names: list[str]) -> CUDAGraphWrapper:
+        return CUDAGraphWrapper(
+            piece, self.graphs, name=name, mode=CUDAGraphMode.PIECEWISE, argument_names=argument_names
+        )
+
+
+def compiled_parts(forward: Callable[..., Any]) -> tuple[CompiledPart, ...]:
+    """Returns the compiled part behind a runner's forward, whatever was put around it; () for none."""
+    innermost = inspect.unwrap(forward)
+    return (innermost,) if isinstance(innermost, CompiledPart) else ()
+
+
+def longest_query(descriptor: BatchDescriptor) -> int | None:
+    """Returns the most tokens of one request that a whole graph has to be right for; None: as they come."""
+    if descriptor.mode is not CUDAGraphMode.FULL:
+        return None
+    return descriptor.uniform_token_count or descriptor.max_query_len or descriptor.num_tokens
+
+
+def _watched(context: ForwardContext) -> dict[str, torch.Tensor]:
+    """What a whole graph reads besides its arguments."""
+    metadata = {name: getattr(context.metadata, name) for name in _STEP}
+    caches = {
+        f"the {kind} cache of {layer}": getattr(cache, kind)
+        for layer, cache in context.kv_caches.items()
+        for kind in ("key", "value")
+    }
+    return {**metadata, **caches}
