@@ -69,6 +69,22 @@ class Row:
         return ", ".join(telling) or "sound"
 
     @property
+    def spared(self) -> str:
+        """Why no rule may remove it, "" where one may."""
+        if self.pinned:
+            return "it is pinned"
+        if self.label:
+            return f"it has the label {self.label}"
+        if self.foreign == (".",):
+            return "nothing tells that graphkiln wrote it"
+        return f"it holds a file that graphkiln did not write: {self.foreign[0]}" if self.foreign else ""
+
+    @property
+    def doubt(self) -> str:
+        """What a removal of it takes along on a guess, in words to stand behind a reason."""
+        return ""
+
+    @property
     def idle_since(self) -> str | None:
         """Since when nobody uses it, where that is known: one never used waits since it was made."""
         return self.last_used or self.created

@@ -28,6 +28,8 @@ class Rules:
     keep_last: int | None = None
     superseded: bool = False
     broken: bool = False
+    # Of a foreign tree: what no start can load.
+    litter: bool = False
     stale: Mapping[str, str] = field(default_factory=dict)
     filters: tuple[str, ...] = ()
     # A factor was named by --stale, whether or not any entry is.
@@ -39,7 +41,7 @@ class Rules:
         others = (
             self.older_than, self.unused_since, self.max_size, self.max_files, self.min_free, self.keep_last,
         )  # fmt: skip
-        flags = self.superseded or self.broken or self.by_stale or bool(self.stale)
+        flags = self.superseded or self.broken or self.litter or self.by_stale or bool(self.stale)
         return bool(self.filters) and not flags and all(value is None for value in others)
 
     @property
@@ -108,7 +110,7 @@ def make_plan(
     moment = now or datetime.now(UTC)
     rows = select(catalogue.rows, rules.filters, moment)
     reasons = dict(_named(rows, rules, moment))
-    kept = {row.path: reason for row in rows if (reason := _protected(row))}
+    kept = {row.path: reason for row in rows if (reason := row.spared)}
     doomed = [row for row in rows if row.path in reasons and row.path not in kept]
     rest = [row for row in rows if row.path not in reasons and row.path not in kept]
     freed = sum(row.size for row in doomed) + sum(item.size for item in leftovers)
@@ -119,7 +121,7 @@ def make_plan(
     gone = {row.path for row in doomed}
     stays = [row for row in catalogue.rows if row.path not in gone]
     return Plan(
-        tuple(Doomed(row, reasons[row.path]) for row in doomed),
+        tuple(Doomed(row, reasons[row.path] + row.doubt) for row in doomed),
         tuple(Spared(row, kept[row.path]) for row in rows if row.path in kept and row.path in reasons),
         tuple(leftovers),
         sum(row.size for row in stays),
@@ -141,6 +143,8 @@ def _reason(row: Row, rules: Rules, surplus: set[Path], now: datetime) -> str:
     unused = seconds_since(row.idle_since, now)
     if rules.broken and row.health == "broken":
         return f"broken: {row.fault}"
+    if rules.litter and row.health == "litter":
+        return f"litter: {row.fault}"
     if row.id in rules.stale:
         return rules.stale[row.id]
     if rules.superseded and row.superseded:
@@ -166,16 +170,6 @@ def _surplus(rows: Sequence[Row], keep_last: int | None) -> set[Path]:
             if seen[row.model] > keep_last:
                 surplus.add(row.path)
     return surplus
-
-
-def _protected(row: Row) -> str:
-    if row.pinned:
-        return "it is pinned"
-    if row.label:
-        return f"it has the label {row.label}"
-    if row.foreign == (".",):
-        return "nothing tells that graphkiln wrote it"
-    return f"it holds a file that graphkiln did not write: {row.foreign[0]}" if row.foreign else ""
 
 
 def _over_limit(

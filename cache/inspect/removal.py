@@ -71,7 +71,12 @@ def remove_rows(store: Store, rows: Sequence[Row], grace_s: float) -> Removed:
 
 def free_bytes(root: CacheRoot) -> int:
     """Return what the disk of a cache has free for this user."""
-    place = next(path for path in (root.path, *root.path.parents) if path.exists())
+    return free_on_disk(root.path)
+
+
+def free_on_disk(folder: Path) -> int:
+    """Return what the disk of a folder, which need not exist, has free for this user."""
+    place = next(path for path in (folder, *folder.parents) if path.exists())
     status = os.statvfs(place)
     return status.f_bavail * status.f_frsize
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from graphkiln.cache.inspect.catalogue import Catalogue, Row
 from graphkiln.cache.inspect.pieces import Piece
 from graphkiln.cache.inspect.verify import Verdict
+from graphkiln.cache.layouts.files import Stat
 from graphkiln.cache.store.reading import Fault
 
 # What a start could never load: what a failed, killed or disabled run left, or what was overwritten.
@@ -22,19 +23,37 @@ UNKNOWN = "unknown"
 class ForeignRow(Row):
     """One entry of a foreign tree. `form` says in which of its forms it lies there.
 
-    `folders` are all that belong to it alone and that a removal takes, `unit` is what its reader made.
+    `folders` are all that belong to it alone and that a removal takes, `guess` says which of them only
+    seem to; `unit` is what its reader made.
     """
 
     layout: str = ""
     form: str = ""
     folders: tuple[Path, ...] = ()
+    guess: str = ""
     unit: Any = field(default=None, repr=False, compare=False)
+    # What lay in each folder when it was read, so that a removal sees whether it changed.
+    seen: Mapping[Path, Mapping[str, Stat]] = field(default_factory=dict, repr=False, compare=False)
     reader: Any = field(default=None, repr=False, compare=False)
 
     @property
     def idle_since(self) -> str | None:
         """When it was last used, where the files tell; never when it was made."""
         return self.last_used
+
+    @property
+    def doubt(self) -> str:
+        """What a removal of it takes along on a guess."""
+        return f"; {self.guess}" if self.guess else ""
+
+    @property
+    def spared(self) -> str:
+        """Why no rule may remove it, "" where one may."""
+        if self.health == UNKNOWN:
+            return "no reader knows its version"
+        if not self.folders:
+            return "it shares its files with others"
+        return f"it holds a file that is not {self.layout}'s: {self.foreign[0]}" if self.foreign else ""
 
     def factors(self) -> Mapping[str, Any] | None:
         """Return the values that can be recovered, by factor; None where there are none."""

@@ -86,6 +86,9 @@ class InductorReader:
             form="sources and libraries" if lone else FORMS[name[0]],
             folders=() if lone else (root / key,),
             unit=(root, tuple(sorted(held))),
+            seen={}
+            if lone
+            else {root / key: {name.removeprefix(f"{key}/"): stat for name, stat in held.items()}},
             reader=self,
         )
 

@@ -71,6 +71,7 @@ class TritonReader:
             form="kernel" if facts else "host module",
             folders=(folder,),
             unit=files,
+            seen={folder: files},
             reader=self,
         )
 

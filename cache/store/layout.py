@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 _SHA = "[0-9a-f]{64}"
 _RANK = r"rank_\d{1,6}_\d{1,6}"
@@ -22,3 +24,18 @@ def foreign_names(names: Iterable[str]) -> tuple[str, ...]:
     there = sorted(names)
     foreign = tuple(name for name in there if _OURS.fullmatch(name) is None)
     return foreign or (() if any(_TELLING.fullmatch(name) for name in there) else (".",))
+
+
+def could_be_entry(path: Path) -> bool:
+    """Say whether a path may lead to an entry, whole or damaged: by its place, or by a name in it."""
+    if path.is_symlink() or path.parent.name == "torch_compile_cache":
+        return os.path.lexists(path)
+    try:
+        names = os.listdir(path)
+    except PermissionError:
+        # That it cannot be read is told as its fault.
+        return True
+    except OSError:
+        return False
+    ours = {"entry.json", "factors.json", "state.json", "source", "artifacts"}
+    return any(name in ours or name.startswith("rank_") for name in names)

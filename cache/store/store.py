@@ -14,6 +14,7 @@ from graphkiln.cache.errors import AmbiguousEntry, CacheError, EntryDamaged, Ent
 from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import SHORT, Entry
+from graphkiln.cache.store.layout import could_be_entry
 from graphkiln.cache.store.ledger import append_start, read_starts
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.manifest import HEADER_FILE
@@ -65,7 +66,7 @@ class Store:
         """
         path = Path(ref)
         if os.sep in ref or ref in (".", ".."):
-            if not os.path.lexists(path):
+            if not could_be_entry(path):
                 raise EntryNotFound(ref)
             return Entry(Path(os.path.abspath(path)))
         is_hex = _HEX.fullmatch(ref) is not None

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Json
+from graphkiln.cli.commands.foreign import Layout, foreign_catalogue, foreign_entry, is_foreign
 from graphkiln.cli.commands.opening import (
     Filters,
     Grace,
     Yes,
-    agreed,
     duration,
     grace_of,
     open_store,
     quantity,
     size,
 )
-from graphkiln.cli.errors import NO, YES, UsageProblem
+from graphkiln.cli.commands.removing import carried_out
+from graphkiln.cli.errors import UsageProblem
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
+    from graphkiln.cache.inspect.prune import Rules
     from graphkiln.cache.inspect.removal import Removed
 
 LIMITS, RULES = "Until a limit holds, used longest ago first", "What goes"
@@ -77,7 +79,12 @@ def prune(
             "--broken", help="Broken entries, quarantine, drafts of the dead.", rich_help_panel=RULES
         ),
     ] = False,
+    litter: Annotated[
+        bool,
+        typer.Option("--litter", help="With --layout: what no start can load.", rich_help_panel=RULES),
+    ] = False,
     filters: Filters = None,
+    layout: Layout = None,
     max_size: Annotated[str | None, text("SIZE", "Most bytes: 20GB, 512MiB.", LIMITS)] = None,
     max_files: Annotated[
         int | None,
@@ -94,10 +101,8 @@ def prune(
     from graphkiln.cache.inspect.prune import Rules, make_plan
     from graphkiln.cache.inspect.removal import free_bytes, leftovers, remove
     from graphkiln.cli.commands.stale import find_stale
-    from graphkiln.cli.show.prune import plan_json, plan_lines, plan_text, removed_lines
 
     session: Session = context.obj
-    store = open_store(session)
     grace_s = grace_of(grace)
     rules = Rules(
         older_than=quantity("--older-than", older_than, duration),
@@ -106,6 +111,7 @@ def prune(
         keep_last=keep_last,
         superseded=superseded,
         broken=broken,
+        litter=litter,
         filters=tuple(filters or ()),
         by_stale=bool(stale),
         max_size=whole(quantity("--max-size", max_size, size)),
@@ -115,6 +121,11 @@ def prune(
         raise UsageProblem(
             "prune needs a rule", "--unused-since 30d, --superseded, --max-size 20GB; --help lists them"
         )
+    if layout:
+        if stale or grace:
+            raise UsageProblem("--stale and --grace are for entries of graphkiln", "leave them out")
+        return prune_foreign(session, layout, rules, yes=yes, as_json=as_json)
+    store = open_store(session)
     catalogue = scan(store)
     unknown: dict[str, str] = {}
     if stale:
@@ -122,19 +133,36 @@ def prune(
         rules = replace(rules, stale=found)
     beside = leftovers(store.root) if broken and not rules.filters else []
     plan = make_plan(catalogue, rules, leftovers=beside, free_bytes=free_bytes(store.root))
-    nothing = not plan.doomed and not plan.leftovers
-    if not as_json:
-        session.data(plan_lines(plan, unknown, session.style))
-        session.talk(plan_text(plan))
-    done: Removed | None = None
-    if not nothing and agreed(session, yes, "remove them?", ask=not as_json):
-        done = remove(store, plan, grace_s)
-    if as_json:
-        session.json("cache prune", plan_json(plan, unknown, done))
-    elif done is not None:
-        for line in removed_lines(done, grace_s):
-            session.talk(line)
-    return NO if done is not None and done.skipped else YES
+    return carried_out(
+        session,
+        "cache prune",
+        plan,
+        lambda: remove(store, plan, grace_s),
+        places=(store.root.path, store.root.cache),
+        yes=yes,
+        as_json=as_json,
+        unknown=unknown,
+        grace_s=grace_s,
+    )
+
+
+def prune_foreign(session: Session, layout: str, rules: Rules, *, yes: bool, as_json: bool) -> int:
+    """Removes entries of another program's tree that a rule names."""
+    from graphkiln.cache.inspect.prune import make_plan
+    from graphkiln.cache.inspect.removal import free_on_disk
+    from graphkiln.cache.layouts.removal import places_of, remove_foreign, sweep
+
+    catalogue = foreign_catalogue(session, layout)
+    plan = make_plan(catalogue, rules, free_bytes=free_on_disk(catalogue.root))
+    rows = [item.row for item in plan.doomed]
+
+    def remove() -> Removed:
+        sweep(places_of(catalogue.rows))
+        return remove_foreign(rows)
+
+    return carried_out(
+        session, "cache prune", plan, remove, places=places_of(rows), yes=yes, as_json=as_json
+    )  # fmt: skip
 
 
 def whole(value: float | None) -> int | None:
@@ -157,9 +185,10 @@ def rm(
     from graphkiln.cache.inspect.catalogue import find_row, scan
     from graphkiln.cache.inspect.prune import Doomed, Plan
     from graphkiln.cache.inspect.removal import remove_rows
-    from graphkiln.cli.show.prune import plan_json, plan_lines, plan_text, removed_lines
 
     session: Session = context.obj
+    if any(map(is_foreign, entries)):
+        return rm_foreign(session, entries, yes=yes, as_json=as_json)
     store = open_store(session)
     grace_s = grace_of(grace)
     catalogue = scan(store)
@@ -183,15 +212,29 @@ def rm(
         kept_size=sum(row.size for row in rest),
         kept_files=sum(row.files for row in rest),
     )
-    if not as_json:
-        session.data(plan_lines(plan, {}, session.style))
-        session.talk(plan_text(plan))
-    done: Removed | None = None
-    if agreed(session, yes, "remove them?", ask=not as_json):
-        done = remove_rows(store, doomed, grace_s)
-    if as_json:
-        session.json("cache rm", plan_json(plan, {}, done))
-    elif done is not None:
-        for line in removed_lines(done, grace_s):
-            session.talk(line)
-    return NO if done is not None and done.skipped else YES
+    return carried_out(
+        session,
+        "cache rm",
+        plan,
+        lambda: remove_rows(store, doomed, grace_s),
+        places=(store.root.path, store.root.cache),
+        yes=yes,
+        as_json=as_json,
+        grace_s=grace_s,
+    )
+
+
+def rm_foreign(session: Session, entries: list[str], *, yes: bool, as_json: bool) -> int:
+    """Removes the named entries of other programs' trees."""
+    from graphkiln.cache.inspect.prune import Doomed, Plan
+    from graphkiln.cache.layouts.removal import places_of, remove_foreign
+
+    own = [entry for entry in entries if not is_foreign(entry)]
+    if own:
+        raise UsageProblem(f"{own[0]} is of graphkiln, others are not", "remove them in two commands")
+    rows = list({row.path: row for row in map(foreign_entry, entries)}.values())
+    plan = Plan(tuple(Doomed(row, "named" + row.doubt) for row in rows))
+    return carried_out(
+        session, "cache rm", plan, lambda: remove_foreign(rows), places=places_of(rows), yes=yes,
+        as_json=as_json,
+    )  # fmt: skip

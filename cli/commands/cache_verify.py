@@ -84,9 +84,10 @@ def chosen(store: Store, entry: str | None, filters: list[str]) -> list[Path]:
 
     from graphkiln.cache.inspect.catalogue import find_row, scan
     from graphkiln.cache.inspect.filters import select
+    from graphkiln.cache.store.layout import could_be_entry
 
     catalogue = scan(store)
-    if entry is not None and os.sep in entry and os.path.lexists(entry):
+    if entry is not None and os.sep in entry and could_be_entry(Path(entry)):
         return [Path(os.path.abspath(entry))]
     rows = [find_row(catalogue, entry)] if entry is not None else list(catalogue.rows)
     return [row.path for row in select(rows, filters)]

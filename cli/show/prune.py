@@ -11,6 +11,7 @@ from graphkiln.cli.show.table import below, table
 from graphkiln.cli.show.terminal import Style, printable
 
 if TYPE_CHECKING:
+    from graphkiln.cache.inspect.catalogue import Row
     from graphkiln.cache.inspect.prune import Plan
     from graphkiln.cache.inspect.removal import Removed
 
@@ -23,7 +24,7 @@ def plan_lines(plan: Plan, unknown: Mapping[str, str], style: Style) -> list[str
             item.row.model,
             bytes_text(item.row.size),
             str(item.row.files),
-            used(item.row.last_used),
+            used(item.row),
             item.reason,
         )
         for item in plan.doomed
@@ -40,8 +41,9 @@ def plan_lines(plan: Plan, unknown: Mapping[str, str], style: Style) -> list[str
     return [*lines, *below(notes)] if lines else notes
 
 
-def used(last_used: str | None) -> str:
-    return age_text(last_used) if last_used else "never"
+def used(row: Row) -> str:
+    """Returns when an entry was last used; where nobody counts uses that may not be known."""
+    return age_text(row.last_used) if row.last_used else "" if row.hits is None else "never"
 
 
 def plan_text(plan: Plan) -> str:

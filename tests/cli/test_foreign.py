@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,7 +163,8 @@ def plant(root: Path, marker: Path) -> list[str]:
 
 COMMANDS = (
     "ls --layout {}", "ls --layout {} --json", "ls --layout {} --filter compiler.torch>=2",
-    "diff {}#{} {}#{} --all", "verify {}", "verify {} --json", "verify --layout {}", "inspect {}#{} --all", "inspect {}#{} --json",
+    "diff {}#{} {}#{} --all", "verify {}", "verify {} --json", "verify --layout {}",
+    "inspect {}#{} --all", "inspect {}#{} --json", "prune --layout {} --litter --broken",
 )  # fmt: skip
 
 
@@ -245,3 +248,85 @@ def test_diff_without_stored_factors_cannot_be_known(
     done = run("cache", "diff", f"vllm:{tree.root}", f"vllm:{other.root}")
     assert done.status == 3
     assert "not stored" in done.out
+
+
+def test_prune_plans_asks_and_removes(tree: Vllm, run: Callable[..., Run]) -> None:
+    litter = Vllm(tree.root, disabled=True, config="9876543210").write()
+    done = run("cache", "prune", "--layout", f"vllm:{tree.root}", "--litter")
+    assert done.status == 0
+    assert litter.short in done.out
+    assert "left by a run with" in done.out
+    assert "nothing was done: this is the plan, --yes carries it out" in done.err
+    assert litter.pieces.exists()
+    done = run("cache", "prune", "--layout", f"vllm:{tree.root}", "--litter", "--yes", "--json")
+    found = json.loads(done.out)
+    assert found["removed"]["moved"] == [litter.short]
+    assert not litter.pieces.exists()
+    assert tree.model.exists()
+    assert run("cache", "prune", "--layout", f"vllm:{tree.root}").status == 2
+    assert run("cache", "prune", "--layout", f"vllm:{tree.root}", "--stale", "env").status == 2
+
+
+def test_rm_removes_a_named_entry(tree: Vllm, run: Callable[..., Run]) -> None:
+    assert run("cache", "rm", f"vllm:{tree.root}#{tree.short}").status == 0
+    assert tree.model.exists()
+    assert run("cache", "rm", f"vllm:{tree.root}#{tree.short}", "--yes").status == 0
+    assert not tree.model.exists()
+    assert run("cache", "ls", "--layout", f"vllm:{tree.root}").out == ""
+
+
+def as_other_user(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user without rights, where this one may become another."""
+    from tests.cache.child import UNPRIVILEGED
+
+    # Before the change of user the plan alone is made once: the interpreter may be its owner's only.
+    code = (
+        "import contextlib, io, os, sys; from graphkiln.cli.app import main\n"
+        "plan = [word for word in sys.argv[1:] if word != '--yes']\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        "    main(plan); import graphkiln.cache.layouts.removal\n"
+        f"if os.getuid() == 0: os.setgroups([]); os.setgid({UNPRIVILEGED}); os.setuid({UNPRIVILEGED})\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def opened_for_another_user(folder: Path) -> None:
+    """Let another user read everything below a folder, and nobody write to it."""
+    from tests.cache.child import UNPRIVILEGED
+
+    outer = Path(tempfile.gettempdir()).resolve()
+    for parent in folder.resolve().parents:
+        if parent != outer and parent.is_relative_to(outer):
+            parent.chmod(0o755)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+        if os.getuid() == 0:
+            os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
+
+
+def test_a_root_that_cannot_be_written_is_told_before_anything_else(tree: Vllm, tmp_path: Path) -> None:
+    from tests.cache.inspect.made import cache_at, make_entry
+
+    own = make_entry(cache_at(tmp_path / "own"))
+    opened_for_another_user(tmp_path)
+    for words in (
+        ["prune", "--max-size", "0", "--yes", "--cache-root", str(tmp_path / "own")],
+        ["rm", own.short, "--yes", "--cache-root", str(tmp_path / "own")],
+        ["prune", "--layout", f"vllm:{tree.root}", "--max-size", "0", "--yes"],
+    ):
+        done = as_other_user("cache", *words)
+        assert (done.returncode, done.stdout) == (4, ""), done.stderr
+        assert "cannot be written" in done.stderr
+        assert "freed" not in done.stderr
+    # The plan alone needs no write.
+    assert as_other_user("cache", "prune", "--layout", f"vllm:{tree.root}", "--max-size", "0").returncode == 0
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_a_folder_that_is_no_entry_is_bad_input(command: str, run: Callable[..., Run]) -> None:
+    done = run("cache", command, "/etc")
+    assert (done.status, done.err.splitlines()[0]) == (2, "error: no entry answers to '/etc'")

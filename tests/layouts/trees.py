@@ -87,6 +87,7 @@ class Vllm:
     backend: str = "<toy backend>"
     at: float = 1_700_000_000.0
     hidden: int = 8
+    compiler_text: str = ""
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class Vllm:
 
     @property
     def compiler(self) -> str:
-        return sha256(f"{self.mega} {self.aot} {self.adaptor} {self.disabled}")[:10]
+        return sha256(f"{self.mega} {self.aot} {self.adaptor} {self.disabled} {self.compiler_text}")[:10]
 
     @property
     def environment_hash(self) -> str:

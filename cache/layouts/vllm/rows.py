@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,12 @@ from graphkiln.cache.layouts.vllm.links import Unit
 from graphkiln.cache.layouts.vllm.model import MODEL_FILE, Model
 from graphkiln.cache.layouts.vllm.scan import AotFolder, Folder, PieceFolder
 
+_RANK = r"rank_\d+_\d+"
+_KNOWN = re.compile(
+    rf"{_RANK}/[^/]+/(cache_key_factors\.json|computation_graph\.py|vllm_compile_cache\.py|transformed_code\.py)"
+    rf"|{_RANK}/[^/]+/artifact_compile_range_\d+_\d+_subgraph_\d+(/.+)?|{_RANK}/model(\.\d+\.tmp)?"
+    rf"|({_RANK}/)?(inductor_cache|triton_cache)/.+|({_RANK}/([^/]+/)?)?tmp[a-z0-9_]+"
+)
 DISABLED = "VLLM_DISABLE_COMPILE_CACHE"
 
 
@@ -44,8 +52,19 @@ def row_of(unit: Unit, *, unkeyed: bool = False) -> ForeignRow:
         layout="vllm",
         form=form,
         folders=tuple(folder.path for folder in folders),
+        seen={folder.path: folder.files for folder in folders},
+        foreign=tuple(foreign_files(unit)),
+        guess="" if unit.certain or not unit.aot else f"its AOT folder {unit.aot.name[:10]} is a guess",
         unit=unit,
     )
+
+
+def foreign_files(unit: Unit) -> Iterator[str]:
+    """Yield the files of an entry that neither vLLM nor what it calls has written."""
+    for folder in (unit.pieces, unit.aot):
+        for name in sorted(folder.files) if folder else ():
+            if _KNOWN.fullmatch(name) is None:
+                yield name
 
 
 def superseded(rows: list[ForeignRow]) -> list[ForeignRow]:

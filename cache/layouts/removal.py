@@ -1,0 +1,103 @@
+"""Removing entries of a foreign tree, which only happens when somebody asks for it by name or rule.
+
+Each folder goes by one rename beside itself and is deleted then, so that no start sees half of it. What
+changed since the plan was made, or where a compile holds a lock, stays and is told.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from graphkiln.cache.inspect.catalogue import Row
+from graphkiln.cache.inspect.removal import Removed
+from graphkiln.cache.layouts.files import walk
+from graphkiln.cache.layouts.found import ForeignRow
+from graphkiln.cache.store.files import flush_folder
+from graphkiln.cache.store.sweep import remove_tree
+
+_OURS = ".graphkiln-removed-"
+_LEFT = re.compile(rf"{re.escape(_OURS)}.+-[0-9a-f]{{8}}")
+
+
+def remove_foreign(rows: Iterable[Row]) -> Removed:
+    """Remove entries; what cannot be removed is told with the reason, never an error."""
+    moved: list[str] = []
+    skipped: list[tuple[str, str]] = []
+    size = files = 0
+    for row in rows:
+        assert isinstance(row, ForeignRow)
+        why = _in_the_way(row)
+        if why:
+            skipped.append((row.id, why))
+            continue
+        try:
+            gone = [_renamed(folder) for folder in row.folders]
+        except OSError as error:
+            skipped.append((row.id, (error.strerror or str(error)).lower()))
+            continue
+        moved.append(row.id)
+        for folder in gone:
+            remove_tree(folder)
+        if not any(map(os.path.lexists, gone)):
+            size, files = size + row.size, files + row.files
+    return Removed(tuple(moved), tuple(skipped), size, files, 0)
+
+
+def places_of(rows: Iterable[Row]) -> tuple[Path, ...]:
+    """Return the folders that hold the entries' folders."""
+    found = (folder.parent for row in rows if isinstance(row, ForeignRow) for folder in row.folders)
+    return tuple(sorted(set(found)))
+
+
+def sweep(places: Iterable[Path]) -> None:
+    """Delete what a removal that was interrupted left; only names that a removal gives."""
+    for place in places:
+        try:
+            names = [name for name in os.listdir(place) if _LEFT.fullmatch(name)]
+        except OSError:
+            continue
+        for name in names:
+            remove_tree(place / name)
+
+
+def _in_the_way(row: ForeignRow) -> str:
+    """Return why an entry stays, "" where it may go."""
+    if not row.folders:
+        return "it shares its files with others"
+    for folder in row.folders:
+        then = row.seen.get(folder)
+        if then is not None and walk(folder) != then:
+            return "it changed since the plan was made"
+        held = next(_held_locks(folder), None)
+        if held is not None:
+            return f"a process holds {held.relative_to(folder)}: something is being compiled"
+    return ""
+
+
+def _held_locks(folder: Path) -> Iterator[Path]:
+    """Yield the lock files of Inductor's that a living process holds; a file alone means nothing."""
+    for lock in sorted(folder.rglob("*.lock")):
+        try:
+            descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                yield lock
+        finally:
+            os.close(descriptor)
+
+
+def _renamed(folder: Path) -> Path:
+    gone = folder.with_name(f"{_OURS}{folder.name[:10]}-{secrets.token_hex(4)}")
+    os.rename(folder, gone)
+    flush_folder(gone.parent)
+    return gone
