@@ -83,6 +83,7 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "ModelError": (BAD_INPUT, own_remedy),
     "CompileError": (NO, own_remedy),
     "NoCompiler": (NOT_HERE, own_remedy),
+    "NoDevice": (NOT_HERE, own_remedy),
     "BadTarget": (BAD_INPUT, own_remedy),
     "Bypass": (NO, own_remedy),
     "LoadRefused": (NO, own_remedy),

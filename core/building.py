@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.finding import Code
 from graphkiln.core.journal import Journal
-from graphkiln.core.loading import RANK, FreshArtifact, load_part, require_cpu
+from graphkiln.core.loading import RANK, FreshArtifact, load_part, require_device
 from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
@@ -77,13 +77,14 @@ class Builder:
         self.journal.pieces = piece_counts([files.built for files in compiled], len(known))
         self.journal.counts["kernels_compiled"] += sum(artifact.kernels for artifact in known.values())
         with self.phases.phase("load"):
-            require_cpu("just built", self.plan.target)
+            require_device("just built", self.plan.target)
             serve = [
                 load_part(
                     files.built.wiring,
                     [FreshArtifact(artifact.files) for artifact in files.built.artifacts],
                     part.module,
                     "just built",
+                    self.plan.target.torch_device,
                 )
                 for part, files in zip(parts, compiled, strict=True)
             ]

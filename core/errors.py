@@ -8,7 +8,8 @@
        +- CompileError                 the model cannot be compiled as asked
        |  +- ShapeLimited              a fact about shapes forbids a token count that was promised
        |  +- NoCompiler                a C++ compiler is needed and was not found
-   |  +- BadTarget                 a target that does not exist
+       |  +- NoDevice                  a device is not here, or cannot be compiled for from here
+       |  +- BadTarget                 a target that does not exist
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
        +- DoorError                    a call brought what the compiled code was not promised
@@ -84,6 +85,10 @@ class ShapeLimited(CompileError):
 
 class NoCompiler(CompileError):
     """A C++ compiler is needed and was not found."""
+
+
+class NoDevice(CompileError):
+    """A device is needed that is not here, or this installation cannot compile for one that is not here."""
 
 
 class BadTarget(CompileError):

@@ -22,7 +22,7 @@ from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, LoadRefused
 from graphkiln.core.journal import bypass_difference
-from graphkiln.core.loading import RANK, require_cpu, restored
+from graphkiln.core.loading import RANK, require_device, restored
 from graphkiln.core.parts import BACKBONE
 from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.publication import versions
@@ -176,7 +176,7 @@ def _never_hits(plan: Plan, store: Store | None) -> Difference | None:
 def _unusable(entry: Entry, plan: Plan) -> Difference | None:
     """Returns why a start would not use an entry that has its lookup: this CPU, or damage."""
     try:
-        require_cpu(entry.short, plan.target)
+        require_device(entry.short, plan.target)
     except LoadRefused as refusal:
         return Difference("compiler", f"entry {entry.short}", "usable", refusal.reason)
     # What nothing lists stops no start.
@@ -192,7 +192,7 @@ def _damaged(entry: Entry, what: str) -> Difference:
 def _left_open(entry: Entry, plan: Plan) -> str:
     """Returns why the rest of the code cannot be known without a trace, "" where it can."""
     assert plan.source is not None
-    served, why = restored(entry, BACKBONE, plan.source, plan.deployment)
+    served, why = restored(entry, BACKBONE, plan.source, plan.deployment, plan.target.torch_device)
     return "" if served is not None else why
 
 

@@ -91,7 +91,8 @@ class Finder:
                 if self._skips(entry):
                     continue
                 with self.phases.phase("model"):
-                    served, why = restored(entry, prefix, source, self.plan.deployment)
+                    device = self.plan.target.torch_device
+                    served, why = restored(entry, prefix, source, self.plan.deployment, device)
                 if served is None:
                     self.phases.note(f"the model is built: {why}")
                     continue

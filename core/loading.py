@@ -19,7 +19,7 @@ from graphkiln.core.errors import LoadRefused
 from graphkiln.core.models.light import restore
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.models.source import ModelSource
-from graphkiln.core.target.cpu import CpuTarget, cpu_features
+from graphkiln.core.target.named import Target
 from graphkiln.core.trace.code import check_code, check_live, check_source
 from graphkiln.core.trace.custom_ops import check_ops
 from graphkiln.core.trace.functions import CodeDigests
@@ -104,7 +104,7 @@ def _there(present: bool) -> str | None:
 
 
 def restored(
-    entry: Entry, prefix: str, source: ModelSource, deployment: Deployment
+    entry: Entry, prefix: str, source: ModelSource, deployment: Deployment, device: torch.device
 ) -> tuple[ServedModel | None, str]:
     """Returns the served model of an entry without building it, or None and why it has to be built.
 
@@ -122,38 +122,38 @@ def restored(
     found = check_source(code, wiring["sources"])
     if found:
         return None, f"{found[0].name} is not as it was"
-    served = restore(source, deployment, description)
+    served = restore(source, deployment, description, device)
     if isinstance(served, str):
         return None, served
     found = check_live(code, served.backbone) or check_ops(code["ops"], CodeDigests(wiring["sources"]))
     return (None, f"{found[0].name} is not as it was") if found else (served, "")
 
 
-def load_entry_part(entry: Entry, prefix: str, module: torch.nn.Module, target: CpuTarget) -> CompiledPart:
+def load_entry_part(entry: Entry, prefix: str, module: torch.nn.Module, target: Target) -> CompiledPart:
     """Returns a part of a checked entry, ready to be called.
 
     Raises EntryDamaged for a broken file and LoadRefused when this machine cannot run the code; the
-    CPU is compared before any library is mapped.
+    device is compared before any library is mapped.
     """
-    require_cpu(entry.path.name, target)
+    require_device(entry.path.name, target)
     wiring = entry.read_json(RANK, prefix, "wiring.json")
     artifacts = [EntryArtifact(entry, piece["artifact"]) for piece in wiring["pieces"]]
-    return load_part(wiring, artifacts, module, entry.path.name)
+    return load_part(wiring, artifacts, module, entry.path.name, target.torch_device)
 
 
-def require_cpu(entry: str, target: CpuTarget) -> None:
-    """Raises LoadRefused naming what this CPU lacks of what the code was built for."""
-    missing = target.missing(cpu_features())
+def require_device(entry: str, target: Target) -> None:
+    """Raises LoadRefused naming what this machine lacks, or has otherwise, of what the code was built for."""
+    missing = target.missing_here()
     if missing:
-        raise LoadRefused(entry, f"it was built for {target.name} and this CPU lacks {', '.join(missing)}")
+        raise LoadRefused(entry, f"it was built for {target.name} and needs {', '.join(missing)}")
 
 
 def load_part(
-    wiring: Mapping[str, Any], artifacts: list[Any], module: torch.nn.Module, name: str
+    wiring: Mapping[str, Any], artifacts: list[Any], module: torch.nn.Module, name: str, device: torch.device
 ) -> CompiledPart:
     """Returns a part of its wiring and its artifacts, in the order of the wiring's pieces."""
     pieces = [
-        _piece(artifact, piece["fingerprint"], name)
+        _piece(artifact, piece["fingerprint"], name, device)
         for artifact, piece in zip(artifacts, wiring["pieces"], strict=True)
     ]
     try:
@@ -162,9 +162,9 @@ def load_part(
         raise LoadRefused(name, f"its input at {broken.step} is not in this model") from broken
 
 
-def _piece(artifact: ArtifactFiles, fingerprint: str, name: str) -> SealedPiece:
+def _piece(artifact: ArtifactFiles, fingerprint: str, name: str, device: torch.device) -> SealedPiece:
     try:
-        piece = load_piece(artifact)
+        piece = load_piece(artifact, device.index or 0)
     except (ImportError, OSError, AttributeError) as error:
         raise LoadRefused(name, f"a kernel cannot be mapped: {error}") from error
     except ValueError as error:

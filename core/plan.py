@@ -19,16 +19,19 @@ from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.config.ranges import CompileRange
 from graphkiln.core.config.settle import settle
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import BadTarget, Bypass
+from graphkiln.core.errors import Bypass
 from graphkiln.core.models.experts import TRACEABLE
 from graphkiln.core.models.source import ModelSource, identify
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.report import Decision
-from graphkiln.core.target.cpu import CpuTarget, cpu_target
+from graphkiln.core.target.named import Target, find_target
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.dump import PartDump
     from graphkiln.core.compile.settings import InductorSettings
+
+
+_KINDS = {"cpu": "CPU", "cuda": "CUDA device"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Plan:
     source: ModelSource | None
     config: CompilationConfig
     compilation: EffectiveConfig
-    target: CpuTarget
+    target: Target
     factors: Factors | None
     refusal: Bypass | NotCanonical | None
     decisions: tuple[Decision, ...]
@@ -142,9 +145,12 @@ def make_plan(deployment: Deployment, config: CompilationConfig) -> Plan:
     )
 
 
-def plan_for_class(deployment: Deployment, config: CompilationConfig, name: str, dtype: str) -> Plan:
-    """Returns the plan for a decorated module that was built by the caller's own code."""
-    return _plan(deployment, None, config, {"class": name}, name, dtype, deployment.max_model_len, [])
+def plan_for_class(
+    deployment: Deployment, config: CompilationConfig, name: str, dtype: str, device: str
+) -> Plan:
+    """Returns the plan for a decorated module that was built by the caller's own code, on `device`."""
+    limit = deployment.max_model_len
+    return _plan(deployment, None, config, {"class": name}, name, dtype, limit, [], device)
 
 
 def _plan(
@@ -156,9 +162,11 @@ def _plan(
     dtype: str,
     max_model_len: int | None,
     decisions: list[Decision],
+    device: str | None = None,
 ) -> Plan:
-    target = _target(deployment, decisions)
-    resolution = settle(deployment, config, {} if source is None else source.config, dtype)
+    target = _target(deployment, decisions, device)
+    known = {} if source is None else source.config
+    resolution = settle(deployment, config, known, dtype, target.kind)
     compilation = resolution.effective
     decisions.extend(resolution.decisions)
     try:
@@ -189,7 +197,7 @@ def _factors(
     model: Mapping[str, Any],
     dtype: str,
     max_model_len: int | None,
-    target: CpuTarget,
+    target: Target,
     user_passes: tuple[str, ...],
 ) -> Factors:
     limits = (
@@ -208,14 +216,14 @@ def _factors(
     )  # fmt: skip
 
 
-def _target(deployment: Deployment, decisions: list[Decision]) -> CpuTarget:
+def _target(deployment: Deployment, decisions: list[Decision], device: str | None) -> Target:
     asked = deployment.target or deployment.device
-    if asked is not None and asked != "cpu" and not asked.startswith("cpu:"):
-        raise BadTarget(
-            f"target {asked}", "only CPU targets can be compiled for so far", "use cpu or cpu:ISA"
-        )
-    target = cpu_target(asked)
+    target = find_target(asked or device)
     if asked != target.name:
-        reason = "the richest instruction set of this CPU" if asked else "no target was named: the CPU here"
+        reason = (
+            "the richest instruction set of this CPU"
+            if asked
+            else f"no target was named: the {_KINDS[target.kind]} here"
+        )
         decisions.append(Decision("target", asked, target.name, reason))
     return target

@@ -126,9 +126,9 @@ class Session:
         """Raises now what would end a compile late: no compiler, no place to write."""
         if must_publish and self.store is not None:
             self.store.root.ensure()
-        from graphkiln.core.compile.inductor import require_compiler
+        from graphkiln.core.compile.inductor import require_means
 
-        require_compiler()
+        require_means(self.plan.target)
 
     def _uncached(self, parts: Sequence[Part]) -> list[Callable[..., Any]]:
         if self.plan.compilation.mode is CompilationMode.STOCK_TORCH_COMPILE:

@@ -13,20 +13,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from graphkiln.cache.errors import CacheError, EntryDamaged
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.inspect.compare import causes_of, factor_differences
 from graphkiln.cache.store.entries import Entry
-from graphkiln.core.compile.compiler_factor import compiler_factor
+from graphkiln.core.compile.compiler_factor import compiler_values
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CoreError
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.plan import make_plan
 from graphkiln.core.publication import versions
-from graphkiln.core.target.cpu import cpu_target
 from graphkiln.core.trace.code import check_source
 
 WIRING = "wiring.json"
@@ -70,13 +69,14 @@ def _compiler(entry: Entry) -> list[Difference]:
     then = _factor(entry, "compiler")
     order = then.get("passes", {}).get("order", ())
     user = tuple(name for name in order if ":" in name)
-    now = {**_compiler_now(user), "target": then.get("target")}
+    on_gpu = then.get("target", {}).get("device") == "cuda"
+    now = {**_compiler_now("cuda" if on_gpu else "cpu", user), "target": then.get("target")}
     return factor_differences({"compiler": then}, {"compiler": now}, ["compiler"])
 
 
 @cache
-def _compiler_now(user_passes: tuple[str, ...]) -> dict[str, Any]:
-    return compiler_factor(cpu_target("cpu"), Pipeline(user=user_passes))
+def _compiler_now(kind: Literal["cpu", "cuda"], user_passes: tuple[str, ...]) -> dict[str, Any]:
+    return compiler_values(kind, Pipeline(user=user_passes))
 
 
 def _code(entry: Entry) -> list[Difference]:

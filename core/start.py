@@ -103,7 +103,7 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
         from graphkiln.core.tracing import trace_part
 
         assert plan.source is not None
-        served = build(plan.source, deployment, weights="empty")
+        served = build(plan.source, deployment, weights="none", device=plan.target.torch_device)
         context = call_context(served, deployment)
         parts = find_parts(served.backbone, plan.config, served.example_inputs, plan.example_tokens, context)
         with plain_calls():
@@ -128,7 +128,8 @@ def start_module(
     name = f"{type(module).__module__}.{type(module).__qualname__}"
     first = next((tensor for tensor in module.parameters()), None)
     dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
-    plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype)
+    device = first.device.type if first is not None and first.is_cuda else "cpu"
+    plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype, device)
     if plan.compilation.mode in (CompilationMode.NONE, CompilationMode.STOCK_TORCH_COMPILE):
         plain: Callable[..., Any] = module.forward
         return plain
@@ -239,7 +240,7 @@ class _Start:
             # Here and not above: a start that restores its model imports no transformers.
             from graphkiln.core.models.load import build
 
-            return build(plan.source, self.deployment)
+            return build(plan.source, self.deployment, device=plan.target.torch_device)
 
     def _open_store(self) -> Store | None:
         try:

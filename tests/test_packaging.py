@@ -67,4 +67,6 @@ def test_the_wheel_holds_every_module_and_marker(tmp_path: Path) -> None:
 
     modules = {path for part in PARTS for path in (copy / part).rglob("*.py")}
     markers = {copy / part / "py.typed" for part in PARTS}
-    assert held == {f"graphkiln/{path.relative_to(copy).as_posix()}" for path in modules | markers}
+    devices = set((copy / "core" / "target" / "devices").glob("*.json"))
+    assert devices
+    assert held == {f"graphkiln/{path.relative_to(copy).as_posix()}" for path in modules | markers | devices}

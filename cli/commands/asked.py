@@ -157,13 +157,13 @@ class Asked:
         from graphkiln.core.config.settle import settle
         from graphkiln.core.deployment import Deployment
         from graphkiln.core.models.source import identify
-        from graphkiln.core.target.cpu import cpu_target
+        from graphkiln.core.target.description import require_target
 
         try:
             deployment = Deployment(**self.deployment)
             config = CompilationConfig.from_user(dict(self.config))
-            if deployment.target is not None and deployment.target.startswith("cpu"):
-                cpu_target(deployment.target)
+            if deployment.target is not None:
+                require_target(deployment.target)
             source = identify(deployment)
             settle(deployment, config, source.config, source.dtype)
         except ValueError as error:

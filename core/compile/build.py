@@ -16,6 +16,7 @@ from graphkiln.core.compile.seal import build_identity, seal
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
 from graphkiln.core.compile.structured import trace_pieces, trace_ranges, trace_split
+from graphkiln.core.compile.triton_kernels import triton_identity
 from graphkiln.core.compile.wiring import Wiring, describe_door, describe_inputs
 from graphkiln.core.errors import ShapeLimited
 from graphkiln.core.passes.pipeline import PassRun
@@ -127,8 +128,9 @@ def build_part(
                 }
                 for artifact in artifacts
             },
-            "isa": ranges[0].target.isa,
-            "compiler": compiler_identity() if any(artifact.kernels for artifact in artifacts) else None,
+            "target": ranges[0].target.as_factor(),
+            "compiler": compiler_identity() if _holds(artifacts, ".so") else None,
+            "triton": triton_identity() if _holds(artifacts, ".cubin") else None,
         },
         passes=tuple(
             {
@@ -164,6 +166,10 @@ def wire(
     }
 
 
+def _holds(artifacts: Sequence[SealedArtifact], suffix: str) -> bool:
+    return any(name.endswith(suffix) for artifact in artifacts for name in artifact.files)
+
+
 def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArtifact:
     dump, bounds = settings.dump, (settings.smallest, settings.largest)
     built = compile_piece(piece, settings, None if dump is None else dump.watch(number, *bounds))
@@ -179,7 +185,8 @@ def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArti
     if dump is not None:
         dump.piece(number, *bounds, built)
     files = seal(built, piece.fingerprint)
-    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, len(built.kernels), built.passes)
+    kernels = len(built.kernels) + len(built.triton)
+    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, kernels, built.passes)
 
 
 def _trace_built(

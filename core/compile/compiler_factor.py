@@ -6,35 +6,76 @@ Read on every start, so nothing here imports Inductor: sources are read as files
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from graphkiln.core.compile.torch_options import torch_options
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.passes.sources import syntax_digest
-from graphkiln.core.target.cpu import CpuTarget
+from graphkiln.core.target.named import Target
 from graphkiln.core.trace.functions import TORCH_PARTS
 
+# Where Triton puts files, what it prints, and what every compile of ours sets itself.
+_TRITON_NEUTRAL = frozenset(
+    {
+        "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR", "TRITON_CACHE_MANAGER",
+        "TRITON_PRINT_AUTOTUNING", "TRITON_KERNEL_DUMP", "TRITON_ALWAYS_COMPILE", "TRITON_PTXAS_PATH",
+        "TRITON_DISABLE_LINE_INFO", "TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH", "TRITON_LIBCUDA_PATH",
+    }
+)  # fmt: skip
 # Our own sources that decide the same.
 _PIPELINE = ("trace", "compile")
 
 
-def compiler_factor(target: CpuTarget, passes: Pipeline) -> dict[str, Any]:
+def compiler_factor(target: Target, passes: Pipeline) -> dict[str, Any]:
     """Returns the compiler factor for a target.
 
     Raises Bypass for an option that has no plain form, CompileError for a pass without source.
     """
+    return {**compiler_values(target.kind, passes), "target": target.as_factor()}
+
+
+def compiler_values(kind: Literal["cpu", "cuda"], passes: Pipeline) -> dict[str, Any]:
+    """Returns the compiler factor for any target of a kind, without the target itself."""
     return {
         "torch": str(torch.__version__),
         "torch_sources": torch_sources(),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        **torch_options(),
+        **torch_options(kind),
+        **({"triton": triton_factor()} if kind == "cuda" else {}),
         "pipeline": pipeline_digest(),
         "passes": passes.factor(),
-        "target": target.as_factor(),
+    }
+
+
+def triton_factor() -> dict[str, Any]:
+    """Returns what of Triton decides machine code: version, sources, variables that are set.
+
+    Its libraries and its assembler are told by the digests that its installer recorded.
+    """
+    try:
+        found = metadata.distribution("triton")
+    except metadata.PackageNotFoundError:
+        return {"version": None}
+    # Bytecode is written by whoever imports, and belongs to no version.
+    rows = sorted(
+        f"{file}={file.hash.value}"
+        for file in found.files or ()
+        if file.hash is not None and file.parts[0] == "triton" and file.suffix != ".pyc"
+    )
+    return {
+        "version": found.version,
+        "files": hashlib.sha256("\n".join(rows).encode()).hexdigest(),
+        "environment": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if name.startswith("TRITON_") and name not in _TRITON_NEUTRAL
+        },
     }
 
 

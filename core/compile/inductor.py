@@ -2,8 +2,7 @@
 
 Tried on torch 2.11.0, 2.13.0 and 2.14.1. Used beyond the public API: `compile_fx` with an
 inner compiler of ours, `ShapeEnv.create_symbol`, `TracingContext.fw_metadata`,
-`CppPythonBindingsCodeCache.load_pybinding_async` with its `_load_library` and `cache`,
-`cpu_vec_isa.valid_vec_isa_list`, `cpp_builder._get_optimization_cflags`.
+`CppPythonBindingsCodeCache.load_pybinding_async` with its `_load_library` and `cache`.
 
 A piece is compiled from its signature alone: fresh fake inputs, one symbol `T` with the range that
 the door will hold, caches off. So what comes out depends on the piece and the settings and on
@@ -19,27 +18,34 @@ import os
 import re
 import shutil
 import unittest.mock
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
-from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
-from torch._inductor import codecache, compile_fx, cpp_builder, cpu_vec_isa
+from torch._inductor import codecache, compile_fx, cpp_builder
 from torch._inductor import config as inductor_config
 
 from graphkiln.cache.errors import DiskFull
 from graphkiln.core.compile.fake import fake_inputs
-from graphkiln.core.compile.instruction_set import flags_for, vector_sets
+from graphkiln.core.compile.inductor_environment import inductor_environment
 from graphkiln.core.compile.pieces import Piece
 from graphkiln.core.compile.settings import InductorSettings
+from graphkiln.core.compile.triton_kernels import (
+    BuiltTriton,
+    recorded_triton,
+    require_tried,
+    triton_environment,
+)
 from graphkiln.core.errors import Bypass, CompileError, NoCompiler
 from graphkiln.core.passes.manager import PassManager, Watch
 from graphkiln.core.passes.pipeline import PassRun
+from graphkiln.core.target.cpu import CpuTarget
+from graphkiln.core.target.named import Target
 
 # With less than this a kernel of any size may not fit: a failed build is then the disk's fault.
 _LEAST_FREE_BYTES = 1 << 20
@@ -65,6 +71,9 @@ class BuiltPiece:
     facts: tuple[sympy.Expr, ...]
     tokens: sympy.Symbol | None
     passes: tuple[PassRun, ...] = ()
+    triton: Mapping[str, BuiltTriton] = field(default_factory=dict)
+    aligned: tuple[int, ...] = ()
+    mutated: tuple[int, ...] = ()
 
 
 def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None = None) -> BuiltPiece:
@@ -74,7 +83,7 @@ def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None 
     something that its plain calling convention cannot carry. `watch` sees the graph between passes.
     """
     passes = _pass_manager(settings, watch)
-    with _inductor_environment(settings, passes):
+    with inductor_environment(settings, passes):
         mode, inputs, tokens = fake_inputs(piece.inputs, settings)
         caught: list[Any] = []
 
@@ -83,7 +92,12 @@ def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None 
             caught.append((compiled, len(list(example_inputs))))
             return compiled
 
-        with _recorded_kernels() as kernels, tracing(TracingContext(mode)) as context, torch.no_grad():
+        with (
+            _recorded_kernels() as kernels,
+            _triton(settings) as triton,
+            tracing(TracingContext(mode)) as context,
+            torch.no_grad(),
+        ):
             # AOTAutograd changes the module it is given; the piece must stay as it was for a retry.
             graph = copy.deepcopy(piece.graph)
             try:
@@ -108,7 +122,20 @@ def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None 
         facts=tuple(guard.expr for guard in env.guards),
         tokens=tokens,
         passes=passes.runs,
+        triton=triton,
+        aligned=tuple(compiled.inputs_to_check or ()),
+        mutated=tuple(compiled.mutated_input_idxs or ()),
     )
+
+
+@contextlib.contextmanager
+def _triton(settings: InductorSettings) -> Iterator[dict[str, BuiltTriton]]:
+    if isinstance(settings.target, CpuTarget):
+        yield {}
+        return
+    require_tried()
+    with triton_environment(settings.scratch), recorded_triton() as kernels:
+        yield kernels
 
 
 def _pass_manager(settings: InductorSettings, watch: Watch | None) -> PassManager:
@@ -131,9 +158,15 @@ def compiler_identity() -> str:
     return f"{found[1]} {found[2]}" if found else "unknown"
 
 
-def require_compiler() -> None:
-    """Raises NoCompiler when no C++ compiler answers; before minutes of tracing and not after."""
-    compiler_identity()
+def require_means(target: Target) -> None:
+    """Raises NoCompiler when what a target needs is missing; before minutes of tracing and not after.
+
+    That is a C++ compiler that answers, or for a GPU Triton and a torch whose kernels are known.
+    """
+    if target.kind == "cpu":
+        compiler_identity()
+    else:
+        require_tried()
 
 
 def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:
@@ -159,8 +192,6 @@ def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> No
         raise refuse("it changes an input in a way that the compiled graph cannot do by itself")
     if compiled.torchbind_constants or getattr(compiled, "opaque_value_type_classes", None):
         raise refuse("it holds an object that is not a tensor")
-    if compiled.inputs_to_check:
-        raise refuse("it needs inputs realigned before the call")
 
 
 def _translated(error: Exception, scratch: Path | None = None) -> Exception:
@@ -233,43 +264,3 @@ def _recorded_kernels() -> Iterator[list[Callable[[], BuiltKernel]]]:
         unittest.mock.patch.object(cache, "cache", {}),
     ):
         yield found
-
-
-@contextlib.contextmanager
-def _inductor_environment(settings: InductorSettings, passes: PassManager) -> Iterator[None]:
-    """Caches off, files in the scratch folder, kernels for the target and not for this machine."""
-    patches = {
-        **settings.options,
-        "post_grad_custom_post_pass": passes,
-        "fx_graph_cache": False,
-        "fx_graph_remote_cache": False,
-        "autotune_remote_cache": False,
-        "cpp.dynamic_threads": True,
-        "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
-        "cpp_cache_precompile_headers": False,
-    }
-    isas = vector_sets(settings.target.isa)
-    # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
-    patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
-    variable = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(variable)
-    os.environ[variable] = str(settings.scratch)
-    try:
-        with (
-            inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
-            functorch_config.patch({"enable_autograd_cache": False}),
-            unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
-            unittest.mock.patch.object(
-                cpp_builder, "_get_optimization_cflags", flags_for(settings.target.march)
-            ),
-        ):
-            yield
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
-
-
-def _knows(name: str) -> bool:
-    return name in inductor_config._config  # type: ignore[attr-defined]

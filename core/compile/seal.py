@@ -4,6 +4,8 @@
     wrapper.py            the code that calls the kernels, without its imports and its benchmark
     kernels/<id>.cpp      what each kernel was built from; <id> is the digest of types and source
     kernels/<id>.so       the library that was built from it
+    kernels/<id>.py       the source of a Triton kernel, to be read; its launches stand in piece.json
+    kernels/<id>.<n>.cubin the machine code of its configuration <n>
     constants.safetensors tensors that were folded into the piece, when there are any
 
 The wrapper is kept as code that names everything it uses, so that a load imports none of Inductor,
@@ -15,6 +17,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +25,7 @@ from graphkiln.cache.factors.canonical import canonical_json, digest
 from graphkiln.core.compile.inductor import BuiltKernel, BuiltPiece
 from graphkiln.core.compile.sealed import FORMAT, resolve
 from graphkiln.core.compile.tensors import pack_tensors
+from graphkiln.core.compile.triton_kernels import BuiltTriton
 from graphkiln.core.errors import CompileError
 
 _DROPPED = ("get_args", "benchmark_compiled_module", "recursively_apply_fns", "async_compile")
@@ -33,15 +37,19 @@ def seal(built: BuiltPiece, fingerprint: str) -> dict[str, bytes | Path]:
     Raises CompileError when the wrapper uses something that cannot be named in plain data.
     """
     kernels = {kernel_id(kernel.argtypes, kernel.source): kernel for kernel in built.kernels}
-    wrapper = _Wrapper(built.wrapper, kernels)
+    wrapper = _Wrapper(built.wrapper, kernels, built.triton)
+    triton = {name: built.triton[source] for name, source in sorted(wrapper.triton.items())}
     piece = {
         "format": FORMAT,
         "fingerprint": fingerprint,
         "imports": wrapper.imports,
         "extern_kernels": wrapper.extern_kernels,
         "kernels": {name: {"argtypes": list(kernels[name].argtypes)} for name in sorted(wrapper.kernels)},
+        "triton": {name: _launches(name, kernel) for name, kernel in triton.items()},
+        "aligned": list(built.aligned),
+        "mutated": list(built.mutated),
         "num_outputs": built.num_outputs,
-        "constants": sorted(built.constants),
+        "constants": {name: value.device.type for name, value in sorted(built.constants.items())},
     }
     files: dict[str, bytes | Path] = {
         "piece.json": canonical_json(piece),
@@ -50,6 +58,10 @@ def seal(built: BuiltPiece, fingerprint: str) -> dict[str, bytes | Path]:
     for name in wrapper.kernels:
         files[f"kernels/{name}.cpp"] = kernels[name].source.encode()
         files[f"kernels/{name}.so"] = kernels[name].library
+    for name, kernel in triton.items():
+        files[f"kernels/{name}.py"] = kernel.source.encode()
+        for index, variant in enumerate(kernel.variants):
+            files[_cubin(name, index)] = variant.cubin
     if built.constants:
         files["constants.safetensors"] = pack_tensors(built.constants)
     return files
@@ -58,6 +70,39 @@ def seal(built: BuiltPiece, fingerprint: str) -> dict[str, bytes | Path]:
 def kernel_id(argtypes: tuple[str, ...], source: str) -> str:
     """Returns the identity of a C++ kernel: the digest of its argument types and its source."""
     return digest({"argtypes": list(argtypes), "source": source})
+
+
+def triton_id(kernel: BuiltTriton) -> str:
+    """Returns the identity of a Triton kernel: the digest of its source and of its configurations."""
+    return digest({"source": kernel.source, "configs": [variant.config for variant in kernel.variants]})
+
+
+def _launches(name: str, kernel: BuiltTriton) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "parameters": list(kernel.parameters),
+        "mutated": list(kernel.mutated),
+        "zeroed": list(kernel.zeroed),
+        "variants": [
+            {
+                "cubin": _cubin(name, index),
+                "config": variant.config,
+                "registers": variant.registers,
+                "warps": variant.warps,
+                "shared": variant.shared,
+                "arguments": list(variant.arguments),
+                "types": variant.types,
+                "nulls": variant.nulls,
+                "prefix": list(variant.prefix),
+                "grid": list(variant.grid),
+            }
+            for index, variant in enumerate(kernel.variants)
+        ],
+    }
+
+
+def _cubin(name: str, index: int) -> str:
+    return f"kernels/{name}.{index}.cubin"
 
 
 def build_identity(files: Mapping[str, bytes | Path]) -> dict[str, str]:
@@ -75,9 +120,13 @@ def build_identity(files: Mapping[str, bytes | Path]) -> dict[str, str]:
 class _Wrapper:
     """Inductor's wrapper module, reduced to definitions; what it needs from outside as tables."""
 
-    def __init__(self, source: str, kernels: Mapping[str, BuiltKernel]) -> None:
+    def __init__(
+        self, source: str, kernels: Mapping[str, BuiltKernel], triton: Mapping[str, BuiltTriton]
+    ) -> None:
         self.kernels: set[str] = set()
+        self.triton: dict[str, str] = {}
         self._known = kernels
+        self._known_triton = triton
         tree = ast.parse(source)
         available: dict[str, str] = {}
         body: list[ast.stmt] = []
@@ -101,11 +150,14 @@ class _Wrapper:
         class Replace(ast.NodeTransformer):
             def visit_Call(self, node: ast.Call) -> ast.AST:
                 self.generic_visit(node)
+                _without_index(node)
                 owner = node.func
                 if not (isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name)):
                     return node
                 if owner.value.id != "async_compile":
                     return node
+                if owner.attr == "triton":
+                    return outer._triton_kernel(ast.literal_eval(node.args[1]))
                 if owner.attr != "cpp_pybinding" or node.keywords:
                     raise CompileError(
                         "piece", f"its wrapper uses {owner.attr}, which cannot be sealed", "report it"
@@ -121,8 +173,29 @@ class _Wrapper:
         assert isinstance(replaced, ast.stmt)
         return replaced
 
+    def _triton_kernel(self, source: str) -> ast.Call:
+        if source not in self._known_triton:
+            raise CompileError("piece", "its wrapper names a Triton kernel that was not built", "report it")
+        name = triton_id(self._known_triton[source])
+        self.triton[name] = source
+        return ast.Call(ast.Name("sealed_triton", ast.Load()), [ast.Constant(name)], [])
 
-_PROVIDED = frozenset({"extern_kernels", "sealed_kernel", "torch"})
+
+_PROVIDED = frozenset({"extern_kernels", "sealed_kernel", "sealed_triton", "sealed_device", "torch"})
+# Calls whose argument is the device's index, which is not the same in every process that loads a piece.
+_BY_INDEX = frozenset({"torch.cuda._DeviceGuard", "torch.cuda.set_device", "get_raw_stream"})
+
+
+def _without_index(node: ast.Call) -> None:
+    """Puts a name in the place of a CUDA device's index."""
+    here = ast.Name("sealed_device", ast.Load())
+    called = ast.unparse(node.func)
+    if called in _BY_INDEX:
+        node.args = [here]
+    elif called in ("device", "torch.device") and "cuda" in ast.unparse(node):
+        for keyword in node.keywords:
+            if keyword.arg == "index":
+                keyword.value = here
 
 
 def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:

@@ -18,9 +18,12 @@ from typing import Any, Protocol
 
 import torch
 
+from graphkiln.core.compile.sealed_triton import SealedTriton
 from graphkiln.core.compile.tensors import unpack_tensors
 
-FORMAT = 1
+FORMAT = 2
+# What Inductor took for granted of the addresses of its inputs.
+_ALIGNMENT = 16
 
 # The generated bindings read the address of torch's data-pointer getter from this variable.
 _POINTER_VARIABLE = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"
@@ -38,19 +41,45 @@ class SealedPiece:
     """A compiled piece, ready to be called with its inputs in order; returns its outputs as a list."""
 
     def __init__(
-        self, fingerprint: str, call: Callable[[list[Any]], Sequence[Any]], num_outputs: int
+        self,
+        fingerprint: str,
+        call: Callable[[list[Any]], Sequence[Any]],
+        num_outputs: int,
+        aligned: Sequence[int] = (),
+        mutated: Sequence[int] = (),
     ) -> None:
         self.fingerprint = fingerprint
         self._call = call
         self.num_outputs = num_outputs
+        self._aligned = tuple(aligned)
+        self._mutated = frozenset(mutated)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the piece. `inputs` is emptied, so that each input can be freed at its last use."""
+        for index in self._aligned:
+            if inputs[index].data_ptr() % _ALIGNMENT:
+                return self._realigned(inputs)
         return self._call(inputs)
 
+    def _realigned(self, inputs: list[Any]) -> Sequence[Any]:
+        """Runs the piece on copies of the inputs that do not lie where its kernels expect them."""
+        written: list[tuple[Any, Any]] = []
+        for index in self._aligned:
+            given = inputs[index]
+            if given.data_ptr() % _ALIGNMENT:
+                inputs[index] = torch.empty_strided(
+                    given.shape, given.stride(), dtype=given.dtype, device=given.device
+                ).copy_(given)
+                if index in self._mutated:
+                    written.append((given, inputs[index]))
+        outputs = self._call(inputs)
+        for given, copied in written:
+            given.copy_(copied)
+        return outputs
 
-def load_piece(files: ArtifactFiles) -> SealedPiece:
-    """Returns the piece that an artifact holds.
+
+def load_piece(files: ArtifactFiles, device: int = 0) -> SealedPiece:
+    """Returns the piece that an artifact holds; kernels for a GPU are loaded for the device of that index.
 
     Raises ValueError for an unknown format and ImportError when a kernel cannot be mapped (a
     `noexec` mount, a library built for another Python).
@@ -60,6 +89,8 @@ def load_piece(files: ArtifactFiles) -> SealedPiece:
         "torch": torch,
         "__name__": f"graphkiln_piece_{piece['fingerprint'][:10]}",
         "sealed_kernel": lambda name: _load_kernel(name, files.path(f"kernels/{name}.so")),
+        "sealed_triton": lambda name: SealedTriton(name, piece["triton"][name], files.path, device),
+        "sealed_device": device,
         "extern_kernels": types.SimpleNamespace(
             **{name: resolve(path) for name, path in piece["extern_kernels"].items()}
         ),
@@ -67,9 +98,15 @@ def load_piece(files: ArtifactFiles) -> SealedPiece:
     for name, path in piece["imports"].items():
         namespace[name] = resolve(path)
     if piece["constants"]:
-        namespace.update(unpack_tensors(files.read("constants.safetensors")))
+        constants = unpack_tensors(files.read("constants.safetensors"))
+        for name, kind in piece["constants"].items():
+            namespace[name] = (
+                constants[name] if kind == "cpu" else constants[name].to(torch.device(kind, device))
+            )
     exec(compile(files.read("wrapper.py"), f"<piece {piece['fingerprint'][:10]}>", "exec"), namespace)
-    return SealedPiece(piece["fingerprint"], namespace["call"], piece["num_outputs"])
+    return SealedPiece(
+        piece["fingerprint"], namespace["call"], piece["num_outputs"], piece["aligned"], piece["mutated"]
+    )
 
 
 _kernels: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphkiln.core.passes.pipeline import Pipeline
-from graphkiln.core.target.cpu import CpuTarget
+from graphkiln.core.target.named import Target
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.dump import PartDump
@@ -25,7 +25,7 @@ class InductorSettings:
     smallest: int
     largest: int
     hint: int
-    target: CpuTarget
+    target: Target
     options: Mapping[str, Any]
     scratch: Path
     fast_math: bool = False

@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -42,27 +42,34 @@ _NEUTRAL = (
     "joint_graph_debug", "force_same_precision_log", "test_configs.",
     # The config modules' own bookkeeping.
     "TYPE_CHECKING", "_cache_config_", "_save_config_", "is_nightly_or_source",
-    # Launchers and packagers that are not used, back ends that make no code for a CPU.
-    "use_static_", "static_launch", "aot_inductor.", "rocm.", "cuda.", "xpu.", "_micro_pipeline",
-    "triton.", "cutlass.", "halide.", "nvgemm_", "cutedsl_",
+    # Launchers and packagers that are not used, back ends that make no code.
+    "use_static_", "static_launch", "aot_inductor.", "rocm.", "xpu.", "halide.",
 )  # fmt: skip
+# Back ends that make no code for a CPU.
+_NEUTRAL_ON_CPU = ("cuda.", "_micro_pipeline", "triton.", "cutlass.", "nvgemm_", "cutedsl_")
+# What `inductor.py` sets itself for every compile for a GPU.
+_SET_ON_CUDA = ("triton.autotune_at_compile_time", "triton.cudagraph", "triton.store_cubin")
 
 _MODULES = {"inductor": "torch._inductor.config", "functorch": "torch._functorch.config"}
 _NAME = re.compile(r"[\"']([A-Z][A-Z0-9_]{3,})[\"']")
 
 
-def torch_options() -> dict[str, Any]:
+def torch_options(device: Literal["cpu", "cuda"] = "cpu") -> dict[str, Any]:
     """Returns `{"inductor": {"environment", "changed"}, "functorch": ...}`: options that can change code.
 
-    Raises Bypass for a changed option that has no plain form.
+    Those of `device`. Raises Bypass for a changed option that has no plain form.
     """
+    neutral = _NEUTRAL + (_NEUTRAL_ON_CPU if device == "cpu" else _SET_ON_CUDA)
     return {
-        title: {"environment": set_variables(_source(name)), "changed": changed_options(name)}
+        title: {
+            "environment": set_variables(_source(name), neutral),
+            "changed": changed_options(name, neutral),
+        }
         for title, name in _MODULES.items()
     }
 
 
-def set_variables(source: Path) -> dict[str, str]:
+def set_variables(source: Path, neutral: tuple[str, ...] = _NEUTRAL + _NEUTRAL_ON_CPU) -> dict[str, str]:
     """Returns the environment variables that are set and that a config module makes an option of."""
     text = source.read_text(encoding="utf-8")
     present = set(_NAME.findall(text)) & os.environ.keys()
@@ -70,7 +77,7 @@ def set_variables(source: Path) -> dict[str, str]:
         return {}
     found: set[str] = set()
     for option, names in _reads(ast.parse(text)):
-        if not option.startswith(_NEUTRAL):
+        if not option.startswith(neutral):
             found |= names & present
     return {name: os.environ[name] for name in sorted(found)}
 
@@ -95,7 +102,9 @@ def _reads(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, set[str]]]:
         yield f"{prefix}{option}", names
 
 
-def changed_options(module_name: str) -> dict[str, Any]:
+def changed_options(
+    module_name: str, neutral: tuple[str, ...] = _NEUTRAL + _NEUTRAL_ON_CPU
+) -> dict[str, Any]:
     """Returns the options of a live config module that are not what the environment alone makes of them."""
     live: Any = sys.modules.get(module_name)
     if live is None:
@@ -103,7 +112,7 @@ def changed_options(module_name: str) -> dict[str, Any]:
     fresh: Any = _fresh(module_name)
     found: dict[str, Any] = {}
     for name, entry in live._config.items():
-        if name.startswith(_NEUTRAL) or getattr(entry, "alias", None) or getattr(entry, "deprecated", False):
+        if name.startswith(neutral) or getattr(entry, "alias", None) or getattr(entry, "deprecated", False):
             continue
         value = getattr(live, name)
         if name not in fresh._config or value != getattr(fresh, name):

@@ -64,13 +64,15 @@ class Facts:
         return 1 + self.num_speculative_tokens
 
 
-def deployment_facts(deployment: Deployment, config: Mapping[str, Any], dtype: str) -> Facts:
+def deployment_facts(
+    deployment: Deployment, config: Mapping[str, Any], dtype: str, device: Device = "cpu"
+) -> Facts:
     """Returns the facts of a deployment; `config` is the content of its config.json, or nothing known.
 
-    The device is a CPU: nothing else can be compiled for yet, and another target is refused apart.
+    `device` is that of the target, which is not looked up here: it takes torch to know the one here.
     """
     return Facts(
-        device="cpu",
+        device=device,
         max_num_batched_tokens=deployment.max_num_batched_tokens,
         max_num_seqs=deployment.max_num_seqs,
         num_speculative_tokens=deployment.num_speculative_tokens,

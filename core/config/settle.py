@@ -14,7 +14,7 @@ from graphkiln.core.config import inductor_options
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.custom_ops import normal_form
 from graphkiln.core.config.effective import EffectiveConfig
-from graphkiln.core.config.facts import Facts, deployment_facts
+from graphkiln.core.config.facts import Device, Facts, deployment_facts
 from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.config.passes_config import PassConfig, possible_passes
 from graphkiln.core.config.resolve import Resolution, resolve
@@ -27,14 +27,18 @@ _TRACED = (CompilationMode.DYNAMO_TRACE_ONCE, CompilationMode.VLLM_COMPILE)
 
 
 def settle(
-    deployment: Deployment, config: CompilationConfig, model_config: Mapping[str, Any], dtype: str
+    deployment: Deployment,
+    config: CompilationConfig,
+    model_config: Mapping[str, Any],
+    dtype: str,
+    device: Device = "cpu",
 ) -> Resolution:
     """Returns what is in effect for a deployment, and every decision on the way there.
 
-    `model_config` is the content of the model's config.json. Raises ValueError, in one line, for what
-    contradicts itself or cannot be compiled at all; imports no torch.
+    `model_config` is the content of the model's config.json, `device` that of the target. Raises
+    ValueError, in one line, for what contradicts itself or cannot be compiled at all; imports no torch.
     """
-    facts = deployment_facts(deployment, model_config, dtype)
+    facts = deployment_facts(deployment, model_config, dtype, device)
     inductor_options.require_known(config.inductor_compile_config)
     before, after = Trail(), Trail()
     found = resolve(_possible(config, facts, before), facts)

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from graphkiln.core.errors import ModelError, UnsupportedModel, WeightsDamaged
+from graphkiln.core.models.served import Weightless
 from graphkiln.core.models.weights import StoredTensor
 
 # Where a model's tensor comes from: its name, its shape and dtype on the meta device -> the tensor.
@@ -60,9 +62,25 @@ def initializer_range(model: Any) -> float:
     return next((float(value) for value in stated if value), 0.02)
 
 
-def assign_empty(ref: str, model: Any) -> None:
-    """Gives `model` real tensors that are never written: enough to trace, and no memory is touched."""
-    _assign_all(ref, model, lambda name, like: torch.empty_like(like, device="cpu"))
+def assign_fake(ref: str, model: Any, device: torch.device) -> Weightless:
+    """Gives `model` fake tensors on `device`: shapes enough to trace, and no memory.
+
+    Returns their mode and the buffers that no file holds, computed on the CPU as they are for any build.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(like: torch.Tensor) -> torch.Tensor:
+        with mode:
+            return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+
+    _assign_all(ref, model, lambda name, like: fake(like))
+    buffers = {}
+    for prefix, module in model.base_model.named_modules():
+        for key, buffer in module._buffers.items():
+            if buffer is not None and not isinstance(buffer, FakeTensor):
+                buffers[f"{prefix}.{key}" if prefix else key] = buffer
+                module._buffers[key] = fake(buffer)
+    return Weightless(mode, buffers)
 
 
 def _assign_all(ref: str, model: Any, give: Give) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import ModelError
-from graphkiln.core.models.served import ServedModel
+from graphkiln.core.models.served import ServedModel, Weightless, without_values
 from graphkiln.core.models.source import ModelSource
 from graphkiln.core.trace.arguments import dynamic_dims
 
@@ -20,29 +22,59 @@ from graphkiln.core.trace.arguments import dynamic_dims
 _EXAMPLE_IDS = 8
 
 
-def build_from_factory(source: ModelSource, deployment: Deployment) -> ServedModel:
-    """Returns what the factory made, in eval mode and without gradients.
+def build_from_factory(
+    source: ModelSource, deployment: Deployment, device: torch.device, *, fake: bool
+) -> ServedModel:
+    """Returns what the factory made, on `device`, in eval mode and without gradients.
+
+    `fake` runs the factory under fake tensors: what it makes has shapes and no memory.
 
     The factory is called without arguments, or with `deployment=` if it has a parameter of that
     name. A method `example_inputs(num_tokens)` of the module gives example calls; without it each
     tensor argument of `forward` gets int64 [num_tokens].
     """
     factory = _find(source.label)
-    module = _call(source.label, factory, deployment)
-    if deployment.dtype != "auto":
-        module = module.to(getattr(torch, source.dtype))
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
+    with mode or contextlib.nullcontext(), device if fake else contextlib.nullcontext():
+        module = _call(source.label, factory, deployment)
+    if fake:
+        _refuse_other_dtype(source.label, module, deployment, source.dtype)
+    else:
+        if deployment.dtype != "auto":
+            module = module.to(getattr(torch, source.dtype))
+        module = module.to(device) if device.type != "cpu" else module
     module.eval().requires_grad_(False)
+    inputs = _example_inputs(source.label, module)
     first = next((p for p in [*module.parameters(), *module.buffers()] if p.is_floating_point()), None)
     return ServedModel(
         backbone=module,
         compute_logits=_identity,
-        example_inputs=_example_inputs(source.label, module),
+        example_inputs=without_values(inputs, mode, device)
+        if mode is not None
+        else lambda count: _placed(inputs(count), device),
         layers=(),
         vocab_size=None,
         max_model_len=source.max_model_len,
         dtype=getattr(torch, source.dtype) if first is None else first.dtype,
-        device=torch.device("cpu") if first is None else first.device,
+        device=device,
+        weightless=None if mode is None else Weightless(mode, {}),
     )
+
+
+def _placed(values: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
+    return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in values)
+
+
+def _refuse_other_dtype(ref: str, module: nn.Module, deployment: Deployment, dtype: str) -> None:
+    wanted = getattr(torch, dtype)
+    if deployment.dtype != "auto" and any(
+        tensor.dtype != wanted for tensor in module.parameters() if tensor.is_floating_point()
+    ):
+        raise ModelError(
+            ref,
+            f"without weights its tensors cannot be made {dtype} after it was built",
+            "let the factory build it in that dtype (it may take deployment=), or use --weights load",
+        )
 
 
 def _find(ref: str) -> Callable[..., Any]:

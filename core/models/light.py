@@ -26,6 +26,7 @@ from graphkiln.core.models.served import AttentionLayer, ServedModel, example_in
 from graphkiln.core.models.source import ModelSource, stop_ids, stored_weights
 
 _FORMAT = 2
+_CPU = torch.device("cpu")
 # Buffers that no file holds lie in the description; a model with larger ones is built instead.
 _LARGEST_BUFFER_BYTES = 1 << 16
 
@@ -67,8 +68,13 @@ def describe(served: ServedModel) -> dict[str, Any] | None:
     }
 
 
-def restore(source: ModelSource, deployment: Deployment, description: Mapping[str, Any]) -> ServedModel | str:
-    """Returns the served model of a description, or why it has to be built, as a clause.
+def restore(
+    source: ModelSource,
+    deployment: Deployment,
+    description: Mapping[str, Any],
+    device: torch.device = _CPU,
+) -> ServedModel | str:
+    """Returns the served model of a description on `device`, or why it has to be built, as a clause.
 
     The backbone has the class, the tensors and the names of the built one, and no forward that
     could be run. Raises WeightsDamaged and ModelError like a build.
@@ -81,7 +87,7 @@ def restore(source: ModelSource, deployment: Deployment, description: Mapping[st
     if reason is not None:
         return reason
     dtype = getattr(torch, source.dtype)
-    tensors = _tensors(source, deployment, description, dtype)
+    tensors = _tensors(source, deployment, description, dtype, device)
     if isinstance(tensors, str):
         return tensors
     base = nn.Module()
@@ -90,16 +96,16 @@ def restore(source: ModelSource, deployment: Deployment, description: Mapping[st
         owner.register_parameter(leaf, tensors[stored])
     for name, packed in description["buffers"].items():
         owner, leaf = _owner(base, name)
-        owner.register_buffer(leaf, _unpacked(packed), persistent=packed["persistent"])
+        owner.register_buffer(leaf, _unpacked(packed).to(device), persistent=packed["persistent"])
     return ServedModel(
         backbone=Backbone(base).eval(),
         compute_logits=_head(description["head"], tensors),
-        example_inputs=example_inputs(description["vocab_size"], source.max_model_len),
+        example_inputs=example_inputs(description["vocab_size"], source.max_model_len, device),
         layers=tuple(AttentionLayer(**layer) for layer in description["layers"]),
         vocab_size=description["vocab_size"],
         max_model_len=source.max_model_len,
         dtype=dtype,
-        device=torch.device("cpu"),
+        device=device,
         stop_ids=stop_ids(source),
         restored=True,
     )
@@ -111,7 +117,11 @@ def _head(described: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> 
 
 
 def _tensors(
-    source: ModelSource, deployment: Deployment, description: Mapping[str, Any], dtype: torch.dtype
+    source: ModelSource,
+    deployment: Deployment,
+    description: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> dict[str, nn.Parameter] | str:
     """Each tensor once, by its name in the files, or the reason why it cannot be had."""
     wanted = {name: tuple(shape) for name, shape in description["parameters"].values()}
@@ -130,7 +140,7 @@ def _tensors(
                 return f"{name} is not in the weights as it was"
         with StoredFiles(deployment.model) as files:
             given = {name: files.tensor(stored[name], name).to(dtype) for name in wanted}
-    return {name: nn.Parameter(tensor, requires_grad=False) for name, tensor in given.items()}
+    return {name: nn.Parameter(tensor.to(device), requires_grad=False) for name, tensor in given.items()}
 
 
 def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -152,7 +162,7 @@ def _packed(root: nn.Module, name: str) -> dict[str, Any] | None:
         "dtype": str(buffer.dtype).removeprefix("torch."),
         "shape": list(buffer.shape),
         "persistent": leaf not in root.get_submodule(path)._non_persistent_buffers_set,
-        "base64": base64.b64encode(buffer.flatten().view(torch.uint8).numpy().tobytes()).decode(),
+        "base64": base64.b64encode(buffer.cpu().flatten().view(torch.uint8).numpy().tobytes()).decode(),
     }
 
 

@@ -15,7 +15,7 @@ from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import ModelError, WeightsDamaged
 from graphkiln.core.models.assign import (
     NeedsConversion,
-    assign_empty,
+    assign_fake,
     assign_random,
     assign_stored,
     initializer_range,
@@ -27,29 +27,48 @@ from graphkiln.core.models.factory import build_from_factory
 from graphkiln.core.models.logits import LogitsHead
 from graphkiln.core.models.probe import probe
 from graphkiln.core.models.provenance import untouched
-from graphkiln.core.models.served import AttentionLayer, Origin, ServedModel, example_inputs
+from graphkiln.core.models.served import (
+    AttentionLayer,
+    Origin,
+    ServedModel,
+    Weightless,
+    example_inputs,
+    without_values,
+)
 from graphkiln.core.models.source import ModelSource, stop_ids, stored_weights
 
+CPU = torch.device("cpu")
+
 Attention = Literal["paged", "eager"]
-Weights = Literal["load", "empty"]
+Weights = Literal["load", "none"]
 
 
 def build(
-    source: ModelSource, deployment: Deployment, *, attention: Attention = "paged", weights: Weights = "load"
+    source: ModelSource,
+    deployment: Deployment,
+    *,
+    attention: Attention = "paged",
+    weights: Weights = "load",
+    device: torch.device = CPU,
 ) -> ServedModel:
-    """Returns the model, in eval mode, without gradients, on the CPU.
+    """Returns the model, in eval mode, without gradients, on `device`.
 
     `attention` "eager" keeps transformers' own attention and experts, for comparison: causal over all
-    tokens of a call. `weights` "empty" reads no weights: enough to trace and compile, not to run. Raises
-    ModelError, UnsupportedModel and WeightsDamaged.
+    tokens of a call. `weights` "none" reads no weights and takes no memory for them: enough to trace and
+    compile, not to run. Raises ModelError, UnsupportedModel and WeightsDamaged.
     """
     if source.kind == "factory":
-        return build_from_factory(source, deployment)
+        return build_from_factory(source, deployment, device, fake=weights == "none")
     finders = untouched()
     dtype = getattr(torch, source.dtype)
     model = _on_meta(source, deployment.model, dtype).eval()
     layers = probe(deployment.model, model)
-    model, kind = _with_weights(source, deployment, model, weights)
+    weightless = None
+    if weights == "none":
+        weightless, kind = assign_fake(deployment.model, model, device), None
+    else:
+        model, kind = _with_weights(source, deployment, model)
+        model.to(device)
     if attention == "paged":
         _name_layers(model.base_model, layers)
         use_bridge(model)
@@ -59,7 +78,7 @@ def build(
         use_experts(model, EAGER)
     model.eval().requires_grad_(False)
     origin = Origin(kind, finders, initializer_range(model)) if kind is not None else None
-    return _served(source, model, layers if attention == "paged" else (), dtype, origin)
+    return _served(source, model, layers if attention == "paged" else (), origin, device, weightless)
 
 
 def _on_meta(source: ModelSource, ref: str, dtype: torch.dtype) -> Any:
@@ -84,13 +103,10 @@ def _model_class(source: ModelSource) -> Any:
 
 
 def _with_weights(
-    source: ModelSource, deployment: Deployment, model: Any, weights: Weights
+    source: ModelSource, deployment: Deployment, model: Any
 ) -> tuple[Any, Literal["stored", "random"] | None]:
     """The model with its tensors, and where they came from if they can be had again tensor by tensor."""
     ref = deployment.model
-    if weights == "empty":
-        assign_empty(ref, model)
-        return model, None
     dtype = getattr(torch, source.dtype)
     # Some models keep some of their tensors in float32, whatever the dtype of the rest.
     mixed = bool(model._get_dtype_plan(dtype))
@@ -165,20 +181,23 @@ def _served(
     source: ModelSource,
     model: Any,
     layers: tuple[AttentionLayer, ...],
-    dtype: torch.dtype,
     origin: Origin | None,
+    device: torch.device,
+    weightless: Weightless | None,
 ) -> ServedModel:
     vocab_size = model.config.get_text_config().vocab_size
     base_model = model.base_model
+    inputs = example_inputs(vocab_size, source.max_model_len, CPU if weightless else device)
     return ServedModel(
         backbone=Backbone(base_model).eval(),
         compute_logits=LogitsHead(model),
-        example_inputs=example_inputs(vocab_size, source.max_model_len),
+        example_inputs=without_values(inputs, weightless.mode, device) if weightless else inputs,
         layers=layers,
         vocab_size=vocab_size,
         max_model_len=source.max_model_len,
-        dtype=dtype,
-        device=torch.device("cpu"),
+        dtype=getattr(torch, source.dtype),
+        device=device,
         stop_ids=stop_ids(source),
         origin=origin,
+        weightless=weightless,
     )

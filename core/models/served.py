@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphkiln.core.ops.layer import AttentionLayer
 
-__all__ = ["AttentionLayer", "Origin", "ServedModel", "example_inputs"]
+__all__ = ["AttentionLayer", "Origin", "ServedModel", "Weightless", "example_inputs", "without_values"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
+class Weightless:
+    """What stands behind a model whose tensors are fake: their mode, and the buffers as they are computed."""
+
+    mode: FakeTensorMode
+    buffers: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """A decorated backbone, and what a runner needs around it.
 
@@ -36,7 +45,8 @@ class ServedModel:
     a preset; for `module:factory` it is whatever the factory made. `compute_logits` turns hidden
     states [N, H] into logits [N, V]. `example_inputs(T)` gives one call's arguments; positions stay
     below `max_model_len`. `layers` are in the order in which the model runs them, empty when it has
-    none of our attention. `restored` models have tensors and no forward that could run.
+    none of our attention. `restored` models have tensors and no forward that could run; `weightless`
+    ones have a forward, and tensors that have shapes and no memory.
     """
 
     backbone: nn.Module
@@ -50,13 +60,30 @@ class ServedModel:
     stop_ids: tuple[int, ...] = ()
     origin: Origin | None = None
     restored: bool = False
+    weightless: Weightless | None = None
 
 
-def example_inputs(vocab_size: int, max_model_len: int) -> Callable[[int], tuple[torch.Tensor, ...]]:
+def example_inputs(
+    vocab_size: int, max_model_len: int, device: torch.device
+) -> Callable[[int], tuple[torch.Tensor, ...]]:
     """Returns what makes example calls: varied token ids, positions of requests of full length."""
 
     def make(num_tokens: int) -> tuple[torch.Tensor, ...]:
         at = torch.arange(num_tokens, dtype=torch.int64)
-        return (at * 7919 + 13) % vocab_size, at % max_model_len
+        return ((at * 7919 + 13) % vocab_size).to(device), (at % max_model_len).to(device)
 
     return make
+
+
+def without_values(
+    make: Callable[[int], tuple[Any, ...]], mode: FakeTensorMode, device: torch.device
+) -> Callable[[int], tuple[Any, ...]]:
+    """Returns what makes the example calls of `make` as fake tensors on `device`."""
+
+    def fake(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with mode:
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+
+    return lambda num_tokens: tuple(fake(value) for value in make(num_tokens))

@@ -6,9 +6,12 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphkiln.core.errors import BadTarget
+
+if TYPE_CHECKING:
+    import torch
 
 # The micro-architecture levels of the x86-64 psABI, by the names that the Linux kernel prints.
 _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe")
@@ -25,6 +28,18 @@ class CpuTarget:
     features: tuple[str, ...]
 
     @property
+    def kind(self) -> Literal["cpu"]:
+        """The kind of device."""
+        return "cpu"
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where a model for it lies in this process."""
+        import torch
+
+        return torch.device("cpu")
+
+    @property
     def name(self) -> str:
         """How a person writes it."""
         return f"cpu:{self.isa}"
@@ -36,6 +51,10 @@ class CpuTarget:
     def missing(self, present: frozenset[str]) -> tuple[str, ...]:
         """Returns the features that code for this target needs and a machine with `present` lacks."""
         return tuple(feature for feature in self.features if feature not in present)
+
+    def missing_here(self) -> tuple[str, ...]:
+        """Returns what code for this target needs and this CPU lacks."""
+        return self.missing(cpu_features())
 
 
 _X86 = {

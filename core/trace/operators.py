@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -58,7 +58,7 @@ class _Log(TorchDispatchMode):
 
 def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[Ran]:
     """Returns the operators that `module.forward` runs on fake copies of `arguments`, and last its result."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = fake_mode_of(module) or FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
     log = _Log()
     with serving_state(), mode, log:
@@ -66,6 +66,15 @@ def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[Ran]
         result = module.forward(*args, **kwargs)
     given = result.tensors if isinstance(result, IntermediateTensors) else result
     return [*log.ran, _ran("the result", given)]
+
+
+def fake_mode_of(module: torch.nn.Module) -> FakeTensorMode | None:
+    """Returns the mode of a module's tensors where they are fake: those of two modes do not mix."""
+    tensors = (tensor for group in (module.parameters(), module.buffers()) for tensor in group)
+    mode: FakeTensorMode | None = next(
+        (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None
+    )
+    return mode
 
 
 def first_difference(one: Sequence[Ran], other: Sequence[Ran]) -> str | None:

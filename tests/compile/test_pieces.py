@@ -66,7 +66,7 @@ def test_a_fingerprint_is_the_same_in_another_process() -> None:
 
 def llama(folder: str) -> tuple[int, list[str]]:
     deployment = Deployment(folder)
-    served = build(identify(deployment), deployment, weights="empty")
+    served = build(identify(deployment), deployment, weights="none")
     traced = trace_part(Part("backbone", served.backbone, served.example_inputs), plan())
     split, pieces, _ = split_capture(traced.capture, (*ATTENTION_OPS, *KV_CACHE_UPDATE_OPS))
     return len(split.pieces), [piece.fingerprint for piece in pieces]

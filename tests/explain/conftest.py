@@ -46,7 +46,7 @@ class Traced:
 def traced() -> Traced:
     plan = make_plan(DEPLOYMENT, CompilationConfig())
     assert plan.source is not None
-    served = build(plan.source, DEPLOYMENT, weights="empty")
+    served = build(plan.source, DEPLOYMENT, weights="none")
     code = trace_part(Part("backbone", served.backbone, served.example_inputs), plan).code
     texts = {
         module: importlib.util.decode_source(path.read_bytes())

@@ -233,4 +233,4 @@ def test_what_cannot_be_restored_is_not_described(
 
 
 def test_a_model_without_weights_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert described("preset:llama", monkeypatch, weights="empty") is None
+    assert described("preset:llama", monkeypatch, weights="none") is None

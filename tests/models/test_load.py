@@ -139,7 +139,7 @@ def test_a_folder_without_weights_is_built_only_when_none_are_asked_for(make_fol
     dummy = built(folder, load_format="dummy")
     assert torch.isfinite(logits(dummy, 5)).all()
     deployment = Deployment(str(folder))
-    empty = build(identify(deployment), deployment, weights="empty")
+    empty = build(identify(deployment), deployment, weights="none")
     assert {p.device.type for p in empty.backbone.parameters()} == {"cpu"}
 
 

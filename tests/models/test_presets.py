@@ -41,5 +41,5 @@ def test_another_seed_gives_other_weights() -> None:
 
 def test_layers_of_the_deep_preset() -> None:
     deployment = Deployment("preset:llama-30l")
-    served = build(identify(deployment), deployment, weights="empty")
+    served = build(identify(deployment), deployment, weights="none")
     assert [layer.name for layer in served.layers] == [f"layers.{index}.self_attn" for index in range(30)]

@@ -26,7 +26,8 @@ from graphkiln.core.tracing import TracedPart, trace_part
 @functools.cache
 def plan(largest: int = 2048, compile_sizes: tuple[int, ...] = ()) -> Plan:
     deployment = Deployment("toy", max_num_batched_tokens=largest)
-    return plan_for_class(deployment, CompilationConfig(compile_sizes=compile_sizes), "toy", "float32")
+    config = CompilationConfig(compile_sizes=compile_sizes)
+    return plan_for_class(deployment, config, "toy", "float32", "cpu")
 
 
 def trace(

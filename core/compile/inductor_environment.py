@@ -1,0 +1,86 @@
+"""The options of Inductor that are in force while a piece is compiled.
+
+Private torch calls: `cpu_vec_isa.valid_vec_isa_list`, `cpp_builder._get_optimization_cflags`; tried on
+torch 2.11.0, 2.13.0 and 2.14.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import unittest.mock
+from collections.abc import Iterator
+
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
+from torch._inductor import cpp_builder, cpu_vec_isa
+
+from graphkiln.core.compile.instruction_set import flags_for, vector_sets
+from graphkiln.core.compile.settings import InductorSettings
+from graphkiln.core.errors import CompileError
+from graphkiln.core.passes.manager import PassManager
+from graphkiln.core.target.cpu import CpuTarget, cpu_target
+
+# No kernel is run, or loaded, to compile another; each is launched by torch's own launcher.
+_FOR_CUDA = {
+    "triton.autotune_at_compile_time": False,
+    "triton.cudagraphs": False,
+    "use_static_triton_launcher": False,
+    "use_static_cuda_launcher": False,
+    "static_launch_user_defined_triton_kernels": True,
+}
+# Options that decide by timing kernels while compiling.
+_TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
+
+
+@contextlib.contextmanager
+def inductor_environment(settings: InductorSettings, passes: PassManager) -> Iterator[None]:
+    """Caches off, files in the scratch folder, kernels for the target and not for this machine."""
+    patches = {
+        **settings.options,
+        "post_grad_custom_post_pass": passes,
+        "fx_graph_cache": False,
+        "fx_graph_remote_cache": False,
+        "autotune_remote_cache": False,
+        "cpp.dynamic_threads": True,
+        "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
+        "cpp_cache_precompile_headers": False,
+    }
+    # Beside a GPU's kernels there may be some for the CPU: any CPU, since no target says which.
+    on_cpu = settings.target if isinstance(settings.target, CpuTarget) else cpu_target("cpu:scalar")
+    if on_cpu is not settings.target:
+        _refuse_timed(settings)
+        patches |= _FOR_CUDA
+    isas = vector_sets(on_cpu.isa)
+    # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
+    patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(variable)
+    os.environ[variable] = str(settings.scratch)
+    try:
+        with (
+            inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
+            functorch_config.patch({"enable_autograd_cache": False}),
+            unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
+            unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", flags_for(on_cpu.march)),
+        ):
+            yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+def _refuse_timed(settings: InductorSettings) -> None:
+    for name in _TIMED:
+        if settings.options.get(name, getattr(inductor_config, name)):
+            raise CompileError(
+                f"inductor_compile_config.{name}",
+                "it chooses by timing kernels while compiling, which pieces for a GPU are compiled without",
+                "leave it out",
+            )
+
+
+def _knows(name: str) -> bool:
+    return name in inductor_config._config  # type: ignore[attr-defined]

@@ -1,0 +1,102 @@
+"""CUDA targets: the GPU here, or one that a description stands for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+
+from graphkiln.core.errors import NoDevice
+from graphkiln.core.target.description import Description, DeviceProperties, Versions
+
+# Of the properties, what Inductor's heuristics and Triton's limits read: it decides code.
+_IN_KEY = (
+    "name", "major", "minor", "multi_processor_count", "warp_size", "regs_per_multiprocessor",
+    "max_threads_per_multi_processor", "max_threads_per_block", "shared_memory_per_block_optin",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CudaTarget:
+    """A GPU as a target; `described` when it is not here."""
+
+    device: DeviceProperties
+    toolkit: str
+    title: str
+    described: Description | None = None
+
+    @property
+    def kind(self) -> Literal["cuda"]:
+        """The kind of device."""
+        return "cuda"
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where a model for it lies in this process: on the current device."""
+        return torch.device("cuda", torch.cuda.current_device())
+
+    @property
+    def name(self) -> str:
+        """How a person writes it."""
+        return self.title
+
+    @property
+    def capability(self) -> int:
+        """The compute capability as one number: 90 for 9.0."""
+        return self.device.major * 10 + self.device.minor
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The CPU features that its code needs: none."""
+        return ()
+
+    def as_factor(self) -> dict[str, Any]:
+        """What of it belongs to the compiler factor: the same for a device here and for its description."""
+        values = asdict(self.device)
+        return {"device": "cuda", "toolkit": self.toolkit, **{name: values[name] for name in _IN_KEY}}
+
+    def missing_here(self) -> tuple[str, ...]:
+        """Returns what code for this target needs and the device here is not, as clauses."""
+        if not torch.cuda.is_available():
+            return ("a CUDA device",)
+        return differences(self.as_factor(), live_target().as_factor())
+
+
+def differences(wanted: dict[str, Any], live: dict[str, Any]) -> tuple[str, ...]:
+    """Returns where two target factors differ, as clauses: what is needed, and what is here."""
+    return tuple(
+        f"{name} {wanted.get(name)} (here {live.get(name)})"
+        for name in sorted({*wanted, *live})
+        if wanted.get(name) != live.get(name)
+    )
+
+
+def live_target(title: str | None = None) -> CudaTarget:
+    """Returns the current CUDA device as a target. Raises NoDevice where there is none."""
+    if not torch.cuda.is_available():
+        raise NoDevice(
+            f"target {title or 'cuda'}",
+            "there is no CUDA device here",
+            "name a description to compile for one that is not here: graphkiln target list",
+        )
+    return CudaTarget(live_properties(), str(torch.version.cuda), title or "cuda")
+
+
+def live_properties() -> DeviceProperties:
+    """Returns what torch says of the current CUDA device."""
+    here = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return DeviceProperties(**{name: getattr(here, name) for name in DeviceProperties.__dataclass_fields__})
+
+
+def live_versions() -> Versions:
+    """Returns what the current CUDA device is used with."""
+    import platform
+    from importlib import metadata
+
+    major, minor, _ = platform.python_version_tuple()
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = None
+    return Versions(str(torch.__version__), str(torch.version.cuda), triton, f"{major}.{minor}")

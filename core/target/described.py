@@ -1,0 +1,248 @@
+"""The one room in which a process is made to see a GPU that is not there.
+
+Every private symbol of torch and Triton that this takes is replaced here and nowhere else, for good:
+a process that has become a described device compiles for it and ends. Tried on torch 2.11.0 with
+Triton 3.6.0, on the CUDA build and on the CPU build; another torch minor is refused.
+
+Nothing can run by mistake: there is no driver, and the memory of a described device holds nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphkiln.core.errors import NoDevice
+from graphkiln.core.target.cubin import kernel_name, registers
+from graphkiln.core.target.description import Description
+
+TRIED = {"2.11": "3.6"}
+
+
+def require_tried(description: Description) -> None:
+    """Raises NoDevice for versions that are not the description's, or that nobody has tried."""
+    where = f"target {description.title}"
+    here, wanted = _base(str(torch.__version__)), _base(description.versions.torch)
+    minor = ".".join(here.split(".")[:2])
+    if minor not in TRIED:
+        raise NoDevice(
+            where,
+            f"compiling for a device that is not here was tried with torch {', '.join(TRIED)} only, "
+            f"and this is torch {here}",
+            f"install torch {wanted}",
+        )
+    if here != wanted:
+        raise NoDevice(
+            where, f"it was seen with torch {wanted}, and this is torch {here}", f"install torch {wanted}"
+        )
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError as error:
+        wanted = description.versions.triton or TRIED[minor]
+        raise NoDevice(where, "Triton is not installed", f"install triton=={wanted}") from error
+    if description.versions.triton is not None and triton != description.versions.triton:
+        raise NoDevice(
+            where,
+            f"it was seen with Triton {description.versions.triton}, and this is Triton {triton}",
+            f"install triton=={description.versions.triton}",
+        )
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if python != description.versions.python:
+        raise NoDevice(
+            where,
+            f"it was seen with Python {description.versions.python}, and this is Python {python}",
+            f"run graphkiln with Python {description.versions.python}",
+        )
+
+
+def _base(version: str) -> str:
+    """Returns a version without its build: `2.11.0` of `2.11.0+cu130`."""
+    return version.partition("+")[0]
+
+
+def become(description: Description) -> None:
+    """Makes this process see the described device as its one GPU. Raises NoDevice if it cannot."""
+    require_tried(description)
+    if torch.cuda.is_available():
+        raise NoDevice(
+            f"target {description.title}",
+            "a process that has a GPU cannot see another in its place",
+            "set CUDA_VISIBLE_DEVICES= (empty)",
+        )
+    # Compiler processes of Inductor's would not see what is replaced here.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    _guard_devices(description)
+    properties = _Properties(description)
+    _replace_driver(properties)
+    _replace_interface(properties)
+    _replace_fake_tensors()
+    _replace_folding()
+    _replace_triton(description)
+    torch._C._StaticCudaLauncher = _Launcher(description)  # type: ignore[assignment,misc]
+    if torch.version.cuda is None:
+        torch.version.cuda = description.versions.cuda
+
+
+class _Properties:
+    """What `torch.cuda.get_device_properties` gives, as far as anybody reads it."""
+
+    def __init__(self, description: Description) -> None:
+        for name in description.device.__dataclass_fields__:
+            setattr(self, name, getattr(description.device, name))
+        self.gcnArchName = description.device.name
+
+
+def _guard_devices(description: Description) -> None:
+    """Puts torch's own guard that does nothing where the driver's would be."""
+    torch._C._ensureCUDADeviceGuardSet()
+    if not torch.backends.cuda.is_built():
+        raise NoDevice(
+            f"target {description.title}",
+            "this is the CPU build of torch, whose operators refuse CUDA tensors",
+            f"install the CUDA build of torch {description.versions.torch}; it needs no GPU",
+        )
+
+
+def _replace_driver(properties: _Properties) -> None:
+    nothing: dict[str, Callable[..., Any]] = {
+        "_cuda_getDeviceCount": lambda: 1,
+        "_cuda_getDevice": lambda: 0,
+        "_cuda_setDevice": lambda index: None,
+        "_cuda_exchangeDevice": lambda index: 0,
+        "_cuda_maybeExchangeDevice": lambda index: 0,
+        "_cuda_init": lambda: None,
+        "_cuda_synchronize": lambda: None,
+        "_cuda_getCurrentRawStream": lambda index: 0,
+        "_cuda_isInBadFork": lambda: False,
+    }
+    for name, value in nothing.items():
+        setattr(torch._C, name, value)
+    state = torch.get_rng_state()
+    public: dict[str, Any] = {
+        "_lazy_init": lambda: None,
+        "is_initialized": lambda: True,
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "_device_count_nvml": lambda: 1,
+        "_cached_device_count": 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: None,
+        "_exchange_device": lambda index: 0,
+        "_maybe_exchange_device": lambda index: 0,
+        "_get_device_properties": lambda index: properties,
+        "get_device_properties": lambda device=None: properties,
+        "mem_get_info": lambda device=None: (properties.total_memory, properties.total_memory),  # type: ignore[attr-defined]
+        "default_generators": (torch.Generator("cpu"),),
+        "get_rng_state": lambda device="cuda": state,
+        "set_rng_state": lambda new_state, device="cuda": None,
+        "is_current_stream_capturing": lambda: False,
+    }
+    for name, value in public.items():
+        setattr(torch.cuda, name, value)
+
+
+def _replace_interface(properties: _Properties) -> None:
+    from torch._dynamo import device_interface
+
+    device_interface.caching_worker_device_properties["cuda"] = [properties]
+    device_interface.caching_worker_current_devices["cuda"] = 0
+    interface = device_interface.CudaInterface
+    answers: dict[str, Callable[..., Any]] = {
+        "exchange_device": lambda index: 0,
+        "maybe_exchange_device": lambda index: 0,
+        "get_raw_stream": lambda index: 0,
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "synchronize": lambda device=None: None,
+    }
+    for name, value in answers.items():
+        setattr(interface, name, staticmethod(value))
+
+
+def _replace_fake_tensors() -> None:
+    from torch._subclasses import fake_tensor
+
+    replaced: Any = fake_tensor
+    replaced.init_gpu_context = lambda device: None
+    replaced.FakeTensorMode.avoid_device_init = property(lambda self: True, lambda self, value: None)
+
+
+def _replace_folding() -> None:
+    """Constants are computed on the CPU: Inductor runs `aten.full` and its like outside of fake mode."""
+    from torch._inductor import constant_folding
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
+
+    def on_cpu(value: Any) -> Any:
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        return value
+
+    class OnCpu(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*tree_map(on_cpu, args), **tree_map(on_cpu, kwargs or {}))
+
+    original = constant_folding.ConstantFolder._deduce_value
+
+    def deduce_value(self: Any, node: Any) -> Any:
+        with OnCpu():  # type: ignore[no-untyped-call]
+            return original(self, node)
+
+    constant_folding.ConstantFolder._deduce_value = deduce_value  # type: ignore[method-assign]
+
+
+def _replace_triton(description: Description) -> None:
+    triton: Any = importlib.import_module("triton")
+    compiler: Any = importlib.import_module("triton.backends.compiler")
+    driver: Any = importlib.import_module("triton.backends.nvidia.driver")
+    helpers: Any = importlib.import_module("torch._inductor.runtime.triton_helpers")
+    device = description.device
+    limits = {
+        "max_shared_mem": device.shared_memory_per_block_optin,
+        "max_num_regs": device.regs_per_multiprocessor,
+        "multiprocessor_count": device.multi_processor_count,
+        "warpSize": device.warp_size,
+    }
+
+    def begin(self: Any) -> None:
+        self.utils = types.SimpleNamespace(get_device_properties=lambda index: limits)
+
+    target = compiler.GPUTarget("cuda", device.major * 10 + device.minor, device.warp_size)
+    # A kind of Triton's own driver: in the place of any other, Inductor would put that one.
+    answers: dict[str, Any] = {
+        "__init__": begin,
+        "get_current_target": lambda self: target,
+        "get_current_device": lambda self: 0,
+        "get_current_stream": lambda self, index=None: 0,
+        "get_device_capability": lambda self, index=None: (device.major, device.minor),
+    }
+    described = type("Described", (driver.CudaDriver,), answers)
+    triton.runtime.driver.set_active(described())
+    helpers.set_driver_to_gpu = lambda: None
+
+
+class _Launcher:
+    """Stands for torch's launcher of machine code: takes what the device would take, and starts nothing."""
+
+    def __init__(self, description: Description) -> None:
+        self._title, self._device = description.title, description.device
+
+    def _load_kernel(self, path: str, name: str, shared: int, device: int) -> tuple[int, int, int]:
+        cubin = Path(path).read_bytes()
+        if kernel_name(cubin) != name:
+            raise ImportError(f"{name} is not the kernel of its machine code")
+        if shared > self._device.shared_memory_per_block_optin:
+            raise ImportError(f"{name} needs {shared} bytes of shared memory, more than {self._title} has")
+        return 0, registers(cubin), 0
+
+    def _launch_kernel(self, *args: Any) -> None:
+        raise RuntimeError(f"{self._title} is described and not here: nothing can run on it")

@@ -1,0 +1,166 @@
+"""Descriptions of GPUs as files: what of a device reaches generated code, and what it was seen with.
+
+One JSON object: `schema`, `device` (properties), `versions` (what the device was seen with), `origin`
+("captured" on a device, or "derived" from public data sheets), `note`. Serial numbers, bus ids and
+clock readings are never in one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from graphkiln.core.errors import BadTarget
+from graphkiln.core.target.cpu import cpu_target
+
+SCHEMA = 1
+Origin = Literal["captured", "derived"]
+_REMEDY = "write it anew with `graphkiln target describe` on the device"
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What a driver says of a GPU, as far as it decides code or limits. Sizes are in bytes."""
+
+    name: str
+    major: int
+    minor: int
+    multi_processor_count: int
+    warp_size: int
+    regs_per_multiprocessor: int
+    max_threads_per_multi_processor: int
+    max_threads_per_block: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    L2_cache_size: int
+    total_memory: int
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a device was seen with. `python` is the minor; `triton` None where it is not installed."""
+
+    torch: str
+    cuda: str
+    triton: str | None
+    python: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """One GPU as a target. `title` is what it is called on the command line."""
+
+    title: str
+    device: DeviceProperties
+    versions: Versions
+    origin: Origin
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the content of its file."""
+        return {
+            "schema": SCHEMA,
+            "device": asdict(self.device),
+            "versions": asdict(self.versions),
+            "origin": self.origin,
+            "note": self.note,
+        }
+
+
+def built_in() -> dict[str, Path]:
+    """Returns the files of the built-in descriptions by title."""
+    return {file.stem: file for file in sorted((Path(__file__).parent / "devices").glob("*.json"))}
+
+
+def require_target(name: str) -> None:
+    """Raises BadTarget for a name that is no target's; imports no torch."""
+    if name == "cpu" or name.startswith("cpu:"):
+        cpu_target(name)
+    elif name != "cuda":
+        find_description(name)
+
+
+def find_description(name: str) -> Description:
+    """Returns the description called `name`, or in the file of that path. Raises BadTarget."""
+    files = built_in()
+    if name in files:
+        return read_description(files[name])
+    path = Path(name)
+    if path.suffix == ".json" or path.is_file():
+        return read_description(path)
+    raise BadTarget(
+        f"target {name}",
+        "there is no such target",
+        f"use cpu, cuda, {', '.join(files)}, or a description's file",
+    )
+
+
+def read_description(path: Path) -> Description:
+    """Returns the description in a file.
+
+    Raises BadTarget, one line that names the file and the field, for a file that cannot be read, an
+    unknown or a missing field, and a value of another kind.
+    """
+    where = f"target {path}" if path.parent != Path(__file__).parent / "devices" else f"target {path.stem}"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadTarget(where, f"cannot be read ({error.strerror})", "give the path of a file") from error
+    except ValueError as error:
+        raise BadTarget(where, f"is not JSON ({error})", _REMEDY) from error
+    return parse_description(where, path.stem, content)
+
+
+def parse_description(where: str, title: str, content: Any) -> Description:
+    """Returns the description that `content` is; `where` names it in errors."""
+    names = ("schema", "device", "versions", "origin", "note")
+    top = _object(where, "the description", content, names)
+    if top["schema"] != SCHEMA:
+        raise BadTarget(where, f"has schema {top['schema']!r}, this version reads {SCHEMA}", _REMEDY)
+    if top["origin"] not in get_args(Origin):
+        raise BadTarget(where, f"origin is {top['origin']!r}, not captured or derived", _REMEDY)
+    if not isinstance(top["note"], str):
+        raise BadTarget(where, "note is not a text", _REMEDY)
+    return Description(
+        title,
+        DeviceProperties(**_typed(where, "device", top["device"], DeviceProperties)),
+        Versions(**_typed(where, "versions", top["versions"], Versions)),
+        top["origin"],
+        top["note"],
+    )
+
+
+def _typed(where: str, part: str, content: Any, kind: type) -> dict[str, Any]:
+    kinds = {field.name: str(field.type) for field in fields(kind)}
+    values = _object(where, part, content, tuple(kinds))
+    for name, value in values.items():
+        wanted = kinds[name]
+        good = isinstance(value, str) if wanted.startswith("str") else _is_count(value)
+        if not good and not (value is None and wanted.endswith("None")):
+            raise BadTarget(
+                where,
+                f"{part}.{name} is {value!r}, not {'a text' if wanted != 'int' else 'a count'}",
+                _REMEDY,
+            )
+    return values
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _object(where: str, part: str, content: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(content, Mapping):
+        raise BadTarget(where, f"{part} is not an object", _REMEDY)
+    unknown = sorted(set(content) - set(names))
+    if unknown:
+        raise BadTarget(where, f"{part} has an unknown field {unknown[0]!r}", _REMEDY)
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise BadTarget(where, f"{part} has no field {missing[0]!r}", _REMEDY)
+    return dict(content)

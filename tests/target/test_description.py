@@ -1,0 +1,100 @@
+"""Descriptions of devices: what is in the built-in ones, and every way in which a file can be wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphkiln.core.errors import BadTarget
+from graphkiln.core.target.cpu import CpuTarget
+from graphkiln.core.target.cuda import CudaTarget, differences
+from graphkiln.core.target.description import built_in, read_description
+from graphkiln.core.target.named import find_target
+
+H200: dict[str, Any] = json.loads(built_in()["h200"].read_text())
+
+
+def test_every_built_in_description_is_sound_and_says_where_it_is_from() -> None:
+    origins = {title: read_description(path).origin for title, path in built_in().items()}
+    assert origins.pop("h200") == "captured"
+    assert {"a100-sxm-80gb", "b200", "h100-sxm", "l4", "l40s", "rtx4090"} == set(origins)
+    assert set(origins.values()) == {"derived"}
+
+
+def test_what_is_read_is_what_would_be_written() -> None:
+    assert read_description(built_in()["h200"]).as_json() == H200
+
+
+def test_a_target_is_found_by_title_and_by_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(H200))
+    named, written = find_target("h200"), find_target(str(file))
+    assert isinstance(named, CudaTarget)
+    assert (named.name, written.name) == ("h200", "mine")
+    assert named.as_factor() == written.as_factor()
+    assert isinstance(find_target("cpu"), CpuTarget)
+
+
+def test_memory_and_caches_are_in_no_key() -> None:
+    assert {"total_memory", "L2_cache_size"}.isdisjoint(find_target("h200").as_factor())
+
+
+def test_two_devices_differ_by_name_and_by_what_decides_code() -> None:
+    found = differences(find_target("h200").as_factor(), find_target("l4").as_factor())
+    assert "name NVIDIA H200 (here NVIDIA L4)" in found
+    assert "multi_processor_count 132 (here 58)" in found
+    assert not any(line.startswith("warp_size") for line in found)
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "not JSON": ("{", "is not JSON"),
+    "not an object": ([], "the description is not an object"),
+    "an unknown field": ({**H200, "uuid": "x"}, "the description has an unknown field 'uuid'"),
+    "a missing field": (
+        {k: v for k, v in H200.items() if k != "origin"},
+        "the description has no field 'origin'",
+    ),
+    "an unknown property": (
+        {**H200, "device": {**H200["device"], "pci": 3}},
+        "device has an unknown field 'pci'",
+    ),
+    "a missing property": (
+        {**H200, "device": {k: v for k, v in H200["device"].items() if k != "major"}},
+        "device has no field 'major'",
+    ),
+    "a text for a count": (
+        {**H200, "device": {**H200["device"], "warp_size": "32"}},
+        "device.warp_size is '32', not a count",
+    ),
+    "a negative count": (
+        {**H200, "device": {**H200["device"], "warp_size": -1}},
+        "device.warp_size is -1, not a count",
+    ),
+    "a number for a text": (
+        {**H200, "versions": {**H200["versions"], "torch": 2.11}},
+        "versions.torch is 2.11, not a text",
+    ),
+    "another schema": ({**H200, "schema": 9}, "has schema 9, this version reads 1"),
+    "another origin": ({**H200, "origin": "hearsay"}, "origin is 'hearsay'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_file_is_one_line_that_names_what_is_wrong(name: str, tmp_path: Path) -> None:
+    content, said = WRONG[name]
+    file = tmp_path / "gpu.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(BadTarget) as caught:
+        find_target(str(file))
+    assert said in str(caught.value)
+    assert "gpu.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_is_none_lists_the_good_ones() -> None:
+    with pytest.raises(BadTarget) as caught:
+        find_target("h9000")
+    assert "rtx4090" in caught.value.remedy
