@@ -71,6 +71,9 @@ def _compiler(entry: Entry) -> list[Difference]:
     user = tuple(name for name in order if ":" in name)
     on_gpu = then.get("target", {}).get("device") == "cuda"
     now = {**_compiler_now("cuda" if on_gpu else "cpu", user), "target": then.get("target")}
+    if "triton" not in then or now.get("triton", {}).get("version") is None:
+        # Where there is no Triton, nothing is known about a machine that has one.
+        then, now = ({k: v for k, v in values.items() if k != "triton"} for values in (then, now))
     return factor_differences({"compiler": then}, {"compiler": now}, ["compiler"])
 
 
