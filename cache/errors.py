@@ -14,6 +14,7 @@
        +- AmbiguousEntry        more than one entry answers to that name
        +- BadFilter             a filter expression is not understood
        +- RestoreRefused        what was set aside cannot be brought back
+       +- EnvironmentUnreadable no environment can be read from a file or a process
        +- UnknownLayout         a foreign tree is of no version that is known
        +- FactorsChanged        the factors no longer give the key under which they would be stored
 
@@ -197,3 +198,14 @@ class UnknownLayout(CacheError):
 
     def __str__(self) -> str:
         return f"{self.where} is no {self.layout} cache of a known version: {self.seen}"
+
+
+class EnvironmentUnreadable(CacheError):
+    """No environment can be read from `where`, because of `reason`."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+    def __str__(self) -> str:
+        return f"no environment can be read from {self.where}: {self.reason}"

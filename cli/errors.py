@@ -76,6 +76,10 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "EntryNotFound": (BAD_INPUT, says("graphkiln cache ls lists what is there")),
     "AmbiguousEntry": (BAD_INPUT, says("type more digits")),
     "BadFilter": (BAD_INPUT, own_remedy),
+    "EnvironmentUnreadable": (
+        BAD_INPUT,
+        says("--env-file takes the output of env, an env file or a pod spec; --env-from a process"),
+    ),
     "UnknownLayout": (BAD_INPUT, says("name the folder: {layout}:DIR, or --layout {layout}:DIR")),
     "RestoreRefused": (NO, own_remedy),
     "FactorsChanged": (NO, says("a source file or a variable changed during the compile; run it again")),

@@ -171,9 +171,14 @@ class Asked:
         return deployment, config
 
 
-def with_deployment(command: Callable[..., int]) -> Callable[..., int]:
-    """Returns `command(session, asked, **own)` as the parser wants it: the shared options, then its own."""
-    shared = inspect.signature(options, eval_str=True).parameters
+def with_deployment(command: Callable[..., int], *, model_needed: bool = True) -> Callable[..., int]:
+    """Returns `command(session, asked, **own)` as the parser wants it: the shared options, then its own.
+
+    With `model_needed` False the command itself says what to do without a MODEL, which is "" then.
+    """
+    shared = dict(inspect.signature(options, eval_str=True).parameters)
+    if not model_needed:
+        shared["model"] = shared["model"].replace(default="")
     own = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 

@@ -12,10 +12,13 @@ from graphkiln.cli.show.table import below, facts
 from graphkiln.cli.show.terminal import Style, printable
 
 if TYPE_CHECKING:
+    from graphkiln.cache.layouts.vllm.explain import EnvironmentExplanation
     from graphkiln.core.explain import Explanation
 
 
-def explain_lines(found: Explanation, model: str, style: Style, *, every: bool) -> list[str]:
+def explain_lines(
+    found: Explanation | EnvironmentExplanation, model: str, style: Style, *, every: bool
+) -> list[str]:
     """Returns the answer, and for a miss each near entry with what differs and what removes it."""
     saves = f"{seconds_text(found.saves)} s of compiling" if found.saves else ""
     there = count_text(found.entries, "entry", "entries")
@@ -46,7 +49,7 @@ def explain_lines(found: Explanation, model: str, style: Style, *, every: bool) 
     return [*lines, *below(decision_lines(decisions, style) if every else [])]
 
 
-def explain_json(found: Explanation, model: str) -> dict[str, Any]:
+def explain_json(found: Explanation | EnvironmentExplanation, model: str) -> dict[str, Any]:
     """Returns the answer as data."""
     return {
         "model": model,

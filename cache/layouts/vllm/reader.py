@@ -27,7 +27,7 @@ class VllmReader:
         found = [environ.get("VLLM_CACHE_ROOT", "")]
         if environ.get("XDG_CACHE_HOME"):
             found.append(os.path.join(environ["XDG_CACHE_HOME"], "vllm"))
-        found.append(os.path.join("~", ".cache", "vllm"))
+        found.append(os.path.join(environ.get("HOME") or "~", ".cache", "vllm"))
         return [Path(os.path.expanduser(place)) for place in found if place]
 
     def scan(self, root: Path) -> Catalogue:
