@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
+from graphkiln.cache.store.reports import CAPTURE_REPORT, REPORTS_FOLDER, write_report
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
-from graphkiln.core.config.facts import deployment_facts
 from graphkiln.core.config.modes import CUDAGraphMode
-from graphkiln.core.config.resolve import resolve
+from graphkiln.core.config.settle import settle
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.graphs.plan import graphs_of
+from graphkiln.core.graphs.plan import GraphPlan, graphs_of
 from graphkiln.core.graphs.report import GraphReport
 from graphkiln.core.graphs.table import dispatch_table
-from graphkiln.core.graphs.traffic import served_by
+from graphkiln.core.graphs.traffic import Served, served_by
 from graphkiln.core.models.source import identify
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import make_plan
@@ -30,18 +31,22 @@ def check(
     config: CompilationConfig | None = None,
     *,
     traffic: Mapping[int, float] | None = None,
+    cache_root: Path | str | None = None,
     progress: Progress | None = None,
 ) -> GraphReport:
-    """Returns the graphs that a start of `deployment` captures, and which of them serves which step.
+    """Returns the graphs that a start of `deployment` captures, which of them serves which step, and
+    what capturing, replaying and timing all of them showed.
 
     `traffic` says how often steps of so many tokens are served. Without its device nothing is captured,
-    and the report says why. Raises ModelError, CompileError for a target, ValueError.
+    and the report says why; with it the model is loaded as a server loads it. Raises ModelError,
+    CompileError for a target and for attention that no graph can hold, ValueError.
     """
+    config = config or CompilationConfig()
     phases = Phases(progress or Silent())
-    with phases.phase("plan"):
-        target, compilation, decisions = _resolved(deployment, config or CompilationConfig())
+    with phases.phase("resolve"):
+        target, compilation, decisions = _resolved(deployment, config)
         plan = graphs_of(compilation, deployment)
-    return GraphReport(
+    report = GraphReport(
         target=target,
         cudagraphs=compilation.cudagraph_plan(),
         plan=plan,
@@ -49,10 +54,54 @@ def check(
         decisions=decisions,
         phases=phases.rows(),
         why_not=_why_not(compilation, decisions),
-        traffic=None
-        if traffic is None
-        else served_by(traffic, plan.request.sizes if plan.descriptors else ()),
+        traffic=_served(traffic, plan),
     )
+    return report if report.why_not else _captured(report, deployment, config, traffic, cache_root, progress)
+
+
+def _captured(
+    report: GraphReport,
+    deployment: Deployment,
+    config: CompilationConfig,
+    traffic: Mapping[int, float] | None,
+    cache_root: Path | str | None,
+    progress: Progress | None,
+) -> GraphReport:
+    """Returns the report of a deployment whose device is here, with what its graphs showed."""
+    # Here and not above: a plan alone loads no model.
+    from graphkiln.core.graphs.proof import prove_graphs
+    from graphkiln.core.start import load_built, store_for
+
+    runner, loaded = load_built(deployment, config, cache_root=cache_root, progress=progress)
+    phases = Phases(progress or Silent())
+    proof = prove_graphs(runner, loaded.compilation, phases, traffic=traffic)
+    start = runner.report
+    assert start is not None
+    store, kept, notes = store_for(config, cache_root), None, start.notes
+    if proof.document is not None and store is not None and start.entry_path is not None:
+        if write_report(store.root, start.entry_path, CAPTURE_REPORT, proof.document):
+            kept = start.entry_path / REPORTS_FOLDER / CAPTURE_REPORT
+        else:
+            notes = (*notes, "the report was not kept: the entry cannot be written")
+    return replace(
+        report,
+        cudagraphs=proof.compilation.cudagraph_plan(),
+        plan=proof.plan,
+        dispatch=dispatch_table(proof.plan, deployment.max_num_batched_tokens),
+        decisions=(*start.decisions, *proof.decisions),
+        phases=(*report.phases, *start.phases, *phases.rows()),
+        start=start,
+        capture=proof.document,
+        why_not=None if proof.document else _why_not(proof.compilation, proof.decisions),
+        traffic=_served(traffic, proof.plan),
+        kept=kept,
+        notes=notes,
+    )
+
+
+def _served(traffic: Mapping[int, float] | None, plan: GraphPlan) -> Served | None:
+    sizes = plan.request.sizes if plan.descriptors else ()
+    return None if traffic is None else served_by(traffic, sizes)
 
 
 def _resolved(
@@ -68,8 +117,7 @@ def _resolved(
         plan = make_plan(deployment, config)
         return plan.target.name, plan.compilation, plan.decisions
     source = identify(deployment)
-    facts = replace(deployment_facts(deployment, source.config, source.dtype), device="cuda")
-    found = resolve(config, facts)
+    found = settle(deployment, config, source.config, source.dtype, "cuda")
     decisions = found.decisions
     if asked is None:
         reason = "no target was named, and no GPU is here: the graphs are those of any CUDA device"

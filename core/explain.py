@@ -27,9 +27,9 @@ from graphkiln.core.parts import BACKBONE
 from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.publication import versions
 from graphkiln.core.report import Decision
-from graphkiln.core.start import key, mode_none, store_for
+from graphkiln.core.start import key, store_for
 from graphkiln.core.trace.code import check_source
-from graphkiln.core.uncached import why_uncached
+from graphkiln.core.uncached import mode_none, why_uncached
 
 _LOOKED_AT_SOURCES = (
     "the code is known from sources alone: the functions that each entry recorded were read again, and its "

@@ -10,9 +10,13 @@ import torch
 
 from graphkiln.cache.store.manifest import PREFIX
 from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CompileError, ModelError
+from graphkiln.core.models.served import ServedModel
+from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.part import Part, arguments_like
-from graphkiln.core.trace.decorator import served_with
+from graphkiln.core.runner import dummy_context
+from graphkiln.core.trace.decorator import serve_with, served_with
 
 BACKBONE = "backbone"
 
@@ -102,3 +106,26 @@ def _recorded(
     if silent is not None:
         raise CompileError(f"part {silent}", "the model does not call it", "ignore it, or call it in forward")
     return calls
+
+
+def forward_of(
+    root: torch.nn.Module, parts: Sequence[Part], serve: Sequence[Callable[..., Any]]
+) -> Callable[..., Any]:
+    """Returns the forward of a model whose parts are served by `serve`."""
+    if parts[0].module is root:
+        return serve[0]
+    for part, forward in zip(parts, serve, strict=True):
+        serve_with(part.module, forward)
+    plain: Callable[..., Any] = root.forward
+    return plain
+
+
+def call_context(served: ServedModel, deployment: Deployment) -> Context:
+    """Returns what a call of a model needs around it, by token count: a forward context for attention."""
+
+    def context(count: int) -> contextlib.AbstractContextManager[Any]:
+        if not served.layers:
+            return contextlib.nullcontext()
+        return set_forward_context(dummy_context(served, deployment, count))
+
+    return context

@@ -64,7 +64,7 @@ class StartReport:
 
     `reasons` say why it was no hit; `counts` what was converted, compiled, started and loaded; `passes`
     what each pass did to each piece that was compiled: `{"piece", "tokens", "passes": [{"name", "seconds",
-    "matches"}]}`.
+    "matches"}]}`. `capture` is the report of a capture check, None where none was made.
     """
 
     outcome: Outcome
@@ -83,6 +83,7 @@ class StartReport:
     notes: tuple[str, ...] = ()
     compiled_seconds: float | None = None
     passes: tuple[Mapping[str, Any], ...] = ()
+    capture: Mapping[str, Any] | None = None
 
     @property
     def seconds(self) -> float:

@@ -33,6 +33,9 @@ from graphkiln.core.uncached import eager_part, stock_compile, why_uncached
 if TYPE_CHECKING:
     from graphkiln.core.compile.dump import DebugDump
 
+# Looks at the checked parts once more, all of them together.
+Prove = Callable[[Sequence[Callable[..., Any]]], None]
+
 
 class Session:
     """Opens the parts of a model: from the cache, or compiled and published."""
@@ -48,6 +51,7 @@ class Session:
         self.journal = Journal(plan, phases)
         self.finder = Finder(plan, store, phases, self.journal, command) if store is not None else None
         self._describe: Callable[[], dict[str, Any] | None] | None = None
+        self._prove: Prove | None = None
         self.dump: DebugDump | None = None
 
     def open(
@@ -58,14 +62,16 @@ class Session:
         check: Context | None = None,
         compiles: bool = True,
         describe: Callable[[], dict[str, Any] | None] | None = None,
+        prove: Prove | None = None,
     ) -> list[Callable[..., Any]]:
         """Returns what serves each part's calls: compiled code, or eager where nothing may be compiled.
 
         All parts are in one entry. `must_publish` makes a cache that cannot be written an error;
         without it the parts are compiled and served all the same. `check` gives the context of a
-        call by token count; `describe` what a later start needs to do without building the model.
+        call by token count; `describe` what a later start needs to do without building the model;
+        `prove` is called with what was checked, and what it raises ends the start before it publishes.
         """
-        self._describe = describe
+        self._describe, self._prove = describe, prove
         with plain_calls():
             return self._open(parts, must_publish, check, compiles)
 
@@ -239,6 +245,8 @@ class Session:
         for row in rows:
             if not row.ok:
                 raise CheckFailed(row.num_tokens, row.max_abs_error, row.tolerance)
+        if self._prove is not None:
+            self._prove(serve)
 
     def _why_bypass(self) -> Difference:
         if self.plan.refusal is not None:

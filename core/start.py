@@ -5,7 +5,6 @@ Each returns what it did as a report; nothing here prints.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 
 from graphkiln.cache.errors import CacheError
-from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
@@ -24,16 +22,16 @@ from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
-from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.part import Part, arguments_like
-from graphkiln.core.parts import BACKBONE, Context, find_parts
+from graphkiln.core.parts import BACKBONE, Context, call_context, find_parts, forward_of
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan, make_plan, plan_for_class
+from graphkiln.core.proving import Prover
 from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
-from graphkiln.core.runner import Runner, dummy_context
+from graphkiln.core.runner import Runner
 from graphkiln.core.session import Session
-from graphkiln.core.trace.decorator import ActiveConfig, plain_calls, serve_with
-from graphkiln.core.uncached import why_uncached
+from graphkiln.core.trace.decorator import ActiveConfig, plain_calls
+from graphkiln.core.uncached import mode_none, why_uncached
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +84,20 @@ def load_model(
     A cache that cannot be used makes the start slower and never impossible: `runner.report` says so.
     """
     return _Start(deployment, config, cache_root, progress, "load_model", must_publish=False).run()[0]
+
+
+def load_built(
+    deployment: Deployment,
+    config: CompilationConfig | None = None,
+    *,
+    cache_root: Path | str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Runner, Plan]:
+    """Returns what `load_model` does, of a model that can run eagerly too, and the plan it was loaded by."""
+    start = _Start(deployment, config, cache_root, progress, "check", must_publish=False)
+    runner, _ = start.run(builds=True)
+    assert start.plan is not None
+    return runner, start.plan
 
 
 def key(deployment: Deployment, config: CompilationConfig | None = None, *, trace: bool = True) -> KeyReport:
@@ -166,6 +178,7 @@ class _Start:
         self.command = command
         self.must_publish = must_publish
         self.phases = Phases(progress or Silent())
+        self.plan: Plan | None = None
 
     def run(
         self,
@@ -175,9 +188,10 @@ class _Start:
         compiles: bool = True,
         first_call: bool = False,
         debug_dump: Path | str | None = None,
+        builds: bool = False,
     ) -> tuple[Runner, StartReport]:
         with self.phases.phase("plan"):
-            plan = make_plan(self.deployment, self.config)
+            plan = self.plan = make_plan(self.deployment, self.config)
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source
             )
@@ -189,7 +203,8 @@ class _Start:
             if compiles and needs_compiler and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
         # A restored model has no eager forward to compare with.
-        restores = plan.compilation.compiles and not (check and session.has_unchecked())
+        restores = plan.compilation.compiles and not builds and not (check and session.has_unchecked())
+        prover = Prover(plan, session.journal)
         found = session.reopen(BACKBONE) if restores else None
         served = found[0] if found is not None else self._built(plan)
 
@@ -202,11 +217,11 @@ class _Start:
         if found is not None:
             forward = found[1]
         else:
-            forward = self._opened(plan, session, served, context, check, compiles)
+            forward = self._opened(plan, session, served, context, check, compiles, prover)
         if first_call and session.journal.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.journal.smallest):
                 forward(*served.example_inputs(session.journal.smallest))
-        report = session.report()
+        report = prover.kept(session.report(), session.store)
         if session.dump is not None:
             session.dump.decisions(plan, report.decisions, report.key)
             # A hit compiles nothing, so that there is nothing else to show.
@@ -216,23 +231,29 @@ class _Start:
         return Runner(served, forward, report, self.deployment), report
 
     def _opened(
-        self, plan: Plan, session: Session, served: ServedModel, context: Context, check: bool, compiles: bool
+        self,
+        plan: Plan,
+        session: Session,
+        served: ServedModel,
+        context: Context,
+        check: bool,
+        compiles: bool,
+        prover: Prover,
     ) -> Callable[..., Any]:
-        root = served.backbone
-        parts = find_parts(root, self.config, served.example_inputs, plan.example_tokens, context)
+        parts = find_parts(served.backbone, self.config, served.example_inputs, plan.example_tokens, context)
+
+        def prove(serve: Sequence[Callable[..., Any]]) -> None:
+            prover.prove(Runner(served, forward_of(served.backbone, parts, serve), None, self.deployment))
+
         serve = session.open(
             parts,
             must_publish=self.must_publish,
             check=context if check else None,
             compiles=compiles,
             describe=lambda: describe(served),
+            prove=prove if prover.applies(served) else None,
         )
-        if parts[0].module is root:
-            return serve[0]
-        for part, forward in zip(parts, serve, strict=True):
-            serve_with(part.module, forward)
-        plain: Callable[..., Any] = root.forward
-        return plain
+        return forward_of(served.backbone, parts, serve)
 
     def _built(self, plan: Plan) -> ServedModel:
         assert plan.source is not None
@@ -250,27 +271,6 @@ class _Start:
                 raise
             self.phases.note(f"{error}: starting without the cache")
             return None
-
-
-def call_context(served: ServedModel, deployment: Deployment) -> Context:
-    """Returns what a call of a model needs around it, by token count: a forward context for attention."""
-
-    def context(count: int) -> contextlib.AbstractContextManager[Any]:
-        if not served.layers:
-            return contextlib.nullcontext()
-        return set_forward_context(dummy_context(served, deployment, count))
-
-    return context
-
-
-def mode_none(plan: Plan) -> Difference:
-    """Returns why nothing was compiled, with what to type for it to be."""
-    remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
-    if plan.config.enforce_eager:
-        remedy = "leave --enforce-eager out"
-    elif plan.config.compiles:
-        remedy = next(decision.reason for decision in plan.decisions if decision.field == "mode")
-    return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
 
 
 def store_for(config: CompilationConfig, cache_root: Path | str | None) -> Store | None:

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from graphkiln.core.tracing import TracedPart
 
 
+def mode_none(plan: Plan) -> Difference:
+    """Returns why nothing was compiled, with what to type for it to be."""
+    remedy = "use -O1 or higher, or -cc.mode=VLLM_COMPILE"
+    if plan.config.enforce_eager:
+        remedy = "leave --enforce-eager out"
+    elif plan.config.compiles:
+        remedy = next(decision.reason for decision in plan.decisions if decision.field == "mode")
+    return Difference("config", "compilation.mode", "VLLM_COMPILE", "NONE", remedy=remedy)
+
+
 def why_uncached(compilation: EffectiveConfig) -> Difference | None:
     """Returns why a start under this configuration has nothing to find or to publish, None when it has."""
     if compilation.mode is CompilationMode.STOCK_TORCH_COMPILE:

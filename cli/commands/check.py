@@ -29,9 +29,9 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Plans the CUDA graphs of MODEL and shows which of them serves which step.
+    """Captures the CUDA graphs of MODEL, compares each with eager, times it, and gives all of them back.
 
-    Exit status 4 where their device is not here, so that none is captured.
+    Without their device it shows which there would be and which of them serves which step, and exits 4.
     """
     weights = None if traffic is None else read(traffic)
     deployment, config = asked.build()
@@ -41,7 +41,9 @@ def check(
         from graphkiln.cli.show.graphs import graph_json, graph_lines
         from graphkiln.core.check import check as checked
 
-        report = checked(deployment, config, traffic=weights, progress=progress)
+        report = checked(
+            deployment, config, traffic=weights, cache_root=session.cache_root, progress=progress
+        )
     if as_json:
         session.json("check", graph_json(report, asked.model))
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from graphkiln.cli.show.capture import capture_lines
 from graphkiln.cli.show.numbers import bytes_text, seconds_text
 from graphkiln.cli.show.passes import pass_lines
 from graphkiln.cli.show.table import below, facts, table
@@ -35,6 +36,7 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
         *below(phase_lines(report.phases, style)),
         *below(pass_lines(report.passes, style)),
         *below(check_lines(report.check, style)),
+        *(capture_lines(report.capture, style, every=False) if report.capture else []),
         *below(decision_lines([asdict(decision) for decision in report.decisions], style)),
         *below(list(report.notes)),
     ]
@@ -139,6 +141,7 @@ def start_json(report: StartReport, model: str) -> dict[str, Any]:
         "compiled_seconds": report.compiled_seconds,
         "passes": [dict(piece) for piece in report.passes],
         "check": None if report.check is None else check_json(report.check),
+        "capture": report.capture,
         "decisions": [asdict(decision) for decision in report.decisions],
         "effective": dict(report.effective),
         "reasons": [asdict(reason) for reason in report.reasons],

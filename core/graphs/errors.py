@@ -6,11 +6,13 @@ CoreError                          (graphkiln.core.errors)
 +- MovedTensor                     a graph would read a tensor where it no longer lies
 +- NestedCapture                   a breakable capture began inside another
 +- NoCudaDevice                    the model lies on a device that has no CUDA graphs
++- CheckFailed                     (graphkiln.core.errors)
+   +- ReplayDiffers                a captured graph and eager disagree
 """
 
 from __future__ import annotations
 
-from graphkiln.core.errors import CoreError
+from graphkiln.core.errors import CheckFailed, CoreError
 
 
 class OutOfGraphMemory(CoreError):
@@ -68,3 +70,17 @@ class NoCudaDevice(CoreError):
 
     def __str__(self) -> str:
         return f"CUDA graphs are captured on a CUDA device, and the model lies on {self.device}"
+
+
+class ReplayDiffers(CheckFailed):
+    """A captured graph and eager disagree: as `CheckFailed`, with the graph's `mode`."""
+
+    def __init__(self, num_tokens: int, error: float, tolerance: float, mode: str) -> None:
+        CoreError.__init__(self, num_tokens, error, tolerance, mode)
+        self.num_tokens, self.error, self.tolerance, self.mode = num_tokens, error, tolerance, mode
+
+    def __str__(self) -> str:
+        return (
+            f"check failed at {self.num_tokens} tokens: the {self.mode} graph and eager differ by "
+            f"{self.error:.3g}, the tolerance is {self.tolerance:.3g}"
+        )

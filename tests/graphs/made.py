@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from graphkiln.core.config.modes import CUDAGraphMode
@@ -29,6 +29,7 @@ class MadeCapturer:
 
     free: int = 1 << 40
     ms: Callable[[Way, int], float] = step_ms
+    error: Mapping[int, float] = field(default_factory=dict)
     wrong: BatchDescriptor | None = None
     leaks: int = 0
     order: list[BatchDescriptor] = field(default_factory=list)
@@ -54,7 +55,8 @@ class MadeCapturer:
     def replay(self, descriptor: BatchDescriptor, seed: int) -> Replayed:
         assert descriptor in self.held
         self.replayed.append(descriptor)
-        return Replayed(descriptor, 1.0 if descriptor == self.wrong else 1e-3, 1e-2)
+        error = self.error.get(descriptor.num_tokens, 1.0 if descriptor == self.wrong else 1e-3)
+        return Replayed(descriptor, error, 1e-2)
 
     def time(self, way: Way, descriptor: BatchDescriptor) -> StepTime:
         assert (descriptor.mode is CUDAGraphMode.NONE) == (way in (Way.EAGER, Way.COMPILED))
