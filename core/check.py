@@ -44,7 +44,7 @@ def check(
     config = config or CompilationConfig()
     phases = Phases(progress or Silent())
     with phases.phase("resolve"):
-        target, compilation, decisions = _resolved(deployment, config)
+        target, compilation, decisions, missing = _resolved(deployment, config)
         plan = graphs_of(compilation, deployment)
     report = GraphReport(
         target=target,
@@ -53,7 +53,7 @@ def check(
         dispatch=dispatch_table(plan, deployment.max_num_batched_tokens),
         decisions=decisions,
         phases=phases.rows(),
-        why_not=_why_not(compilation, decisions),
+        why_not=_why_not(compilation, decisions) or missing,
         traffic=_served(traffic, plan),
     )
     return report if report.why_not else _captured(report, deployment, config, traffic, cache_root, progress)
@@ -106,8 +106,8 @@ def _served(traffic: Mapping[int, float] | None, plan: GraphPlan) -> Served | No
 
 def _resolved(
     deployment: Deployment, config: CompilationConfig
-) -> tuple[str, EffectiveConfig, tuple[Decision, ...]]:
-    """Returns the target's name, what is in effect for it, and the decisions on the way.
+) -> tuple[str, EffectiveConfig, tuple[Decision, ...], str | None]:
+    """Returns the target's name, what is in effect for it, the decisions on the way, and what is not here.
 
     The question is one about graphs: where no target is named and no GPU is here, they are those of any
     CUDA device.
@@ -115,14 +115,16 @@ def _resolved(
     asked = deployment.target or deployment.device
     if asked not in (None, _ANY_CUDA) or torch.cuda.is_available():
         plan = make_plan(deployment, config)
-        return plan.target.name, plan.compilation, plan.decisions
+        missing = ", ".join(plan.target.missing_here())
+        lacks = f"this machine is not {plan.target.name}: it needs {missing}" if missing else None
+        return plan.target.name, plan.compilation, plan.decisions, lacks
     source = identify(deployment)
     found = settle(deployment, config, source.config, source.dtype, "cuda")
     decisions = found.decisions
     if asked is None:
         reason = "no target was named, and no GPU is here: the graphs are those of any CUDA device"
         decisions = (Decision("target", None, _ANY_CUDA, reason), *decisions)
-    return _ANY_CUDA, found.effective, decisions
+    return _ANY_CUDA, found.effective, decisions, "no CUDA device is here"
 
 
 def _why_not(compilation: EffectiveConfig, decisions: tuple[Decision, ...]) -> str | None:
@@ -132,6 +134,4 @@ def _why_not(compilation: EffectiveConfig, decisions: tuple[Decision, ...]) -> s
         return f"there are no graphs: {reasons[-1] if reasons else 'cudagraph_mode is NONE'}"
     if not compilation.capture_sizes:
         return "there are no graphs: no capture size is left"
-    if not torch.cuda.is_available():
-        return "no CUDA device is here"
     return None

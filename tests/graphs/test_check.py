@@ -49,6 +49,12 @@ def test_the_plan_is_the_one_that_a_key_and_a_header_tell() -> None:
     assert report.plan.descriptors == ()
 
 
+def test_a_described_device_that_is_not_here_is_planned_for_and_named() -> None:
+    report = check(Deployment("preset:llama", target="h200"))
+    assert (report.target, report.why_not) == ("h200", "this machine is not h200: it needs a CUDA device")
+    assert report.plan.descriptors
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [
