@@ -4,7 +4,8 @@
 Each command is a process of its own, started as a person starts it; the best of several runs counts, as
 wall time and as CPU time, which tells how much of it a busy machine added.
 Where huggingface_hub is installed, `hf cache ls` is measured on a tree of the same shape. A Typer
-app with one command shows what no command line of this kind can do without.
+app with one command shows what no command line of this kind can do without. A vLLM cache of 200 entries
+is listed too: copies of a small entry, each with a key and an AOT folder of its own.
 
     python scripts/bench_cache.py [--keep DIR] [--runs N] [--json]
 """
@@ -30,7 +31,11 @@ from graphkiln.cache.factors.key import Factors
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.layouts.trees import SOURCE, Vllm
+
 ENTRIES, FILES, BYTES = 300, 5_000, 2 * 10**9
+VLLM_ENTRIES, VLLM_TEXT_BYTES, VLLM_GRAPH_BYTES = 200, 800_000, 600_000
 # entry.json, factors.json, manifest.json, graph.py, wiring.json, two sources.
 FIXED_FILES = 7
 BARE = "import typer\napp = typer.Typer()\n@app.command()\ndef hello(name: str) -> None: ...\napp()\n"
@@ -63,7 +68,9 @@ def main() -> int:
 def measured(folder: Path, runs: int) -> dict[str, tuple[float, float] | None]:
     """Returns the best wall and CPU time of each command, None for one that is not here."""
     ours, theirs, bare = folder / "graphkiln", folder / "hub", folder / "bare.py"
+    vllm = folder / "vllm"
     made(ours, make_ours)
+    made(vllm, make_vllm)
     made(theirs, make_hub)
     bare.write_text(BARE)
     ids = command("cache", "ls", "--ids", root=ours, output=True).split()
@@ -77,6 +84,7 @@ def measured(folder: Path, runs: int) -> dict[str, tuple[float, float] | None]:
         "graphkiln cache ls --filter (by factor)": line(
             "cache", "ls", "--filter", "compiler.torch!=2.13.0", root=ours
         ),
+        f"graphkiln cache ls --layout vllm ({VLLM_ENTRIES})": line("cache", "ls", "--layout", f"vllm:{vllm}"),
         "graphkiln cache inspect": line("cache", "inspect", one, root=ours),
         "graphkiln cache diff": line("cache", "diff", one, other, root=ours),
         "graphkiln cache prune (a plan)": line("cache", "prune", "--superseded", root=ours),
@@ -188,6 +196,14 @@ def header_of(number: int, pieces: int) -> dict[str, Any]:
         "pieces": {"total": 3 * pieces, "distinct": pieces}, "checked": True, "command": "precompile",
         "phases": [["trace", 2.5], ["compile", 11.0]], "versions": {"torch": "2.13.0"}, "decisions": [],
     }  # fmt: skip
+
+
+def make_vllm(place: Path) -> None:
+    """Writes entries of one model, each of another configuration, as large as those of two layers are."""
+    source = SOURCE + "# a line of some other function in the file\n" * (VLLM_TEXT_BYTES // 44)
+    for number in range(VLLM_ENTRIES):
+        at = 1_700_000_000.0 + 100 * number
+        Vllm(place, config=f"{number:010x}", source=source, at=at, graph_bytes=VLLM_GRAPH_BYTES).write()
 
 
 def make_hub(place: Path) -> None:

@@ -47,6 +47,26 @@ def read_file(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
         raise FileFault(name, "unreadable", str(error)) from None
 
 
+def read_head(folder: Path, name: str, size: int = 1 << 14) -> str:
+    """Return the beginning of a text, "" for one that cannot be read."""
+    try:
+        with open_inside(folder, name) as stream:
+            return stream.read(size).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def last_byte(folder: Path, name: str) -> bytes:
+    """Return the last byte of a file, b"" for an empty one and for one that cannot be read."""
+    try:
+        with open_inside(folder, name) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - 1, 0))
+            return stream.read(1)
+    except (OSError, ValueError):
+        return b""
+
+
 @dataclass(frozen=True)
 class Stat:
     """Size in bytes and time of change in seconds of one file; `kind` is file, link or other."""

@@ -7,9 +7,10 @@ hold for every pickle, because whoever can write the file chooses its opcodes.
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-from graphkiln.cache.layouts.pickled_values import Global, Made
+from graphkiln.cache.layouts.pickle_machine import MARK, PLAIN, STEPS, Machine
 
 MAX_BYTES = 4 << 30
 MAX_OPCODES = 5_000_000
@@ -17,8 +18,12 @@ MAX_MEMO = 2_000_000
 # Values that wait on the stack, which is how deep a value can be nested while it is written down.
 MAX_STACK = 200_000
 MAX_MARKS = 10_000
-# A key is a word, a number or a short tuple; hashing a deep one would overrun the stack of this process.
-MAX_KEY_PARTS = 64
+# How many opcodes are followed between two looks at the other limits.
+CHECK_EVERY = 256
+# The codes of MEMOIZE, SHORT_BINUNICODE, BINUNICODE, BINGET and LONG_BINGET.
+_MEMOIZE, _SHORT_TEXT, _TEXT, _GET, _LONG_GET = 0x94, 0x8C, 0x58, 0x68, 0x6A
+# What pickletools says where the bytes end too early.
+_CUT = ("exhausted", "remain", "not enough data", "no newline")
 
 
 class PickleFault(Exception):
@@ -32,236 +37,84 @@ class PickleFault(Exception):
         return f"{self.reason} at byte {self.at}"
 
 
-class _Mark:
-    pass
-
-
-_MARK = _Mark()
-
-
 def read_pickle(data: bytes) -> Any:
     """Return the one value of a pickle; `PickleFault` for anything that is not a whole pickle.
 
     Lists, dicts and sets are real ones; what cannot be a key of a dict stands in it as a `Made`.
     """
-    import pickletools
-
     if len(data) > MAX_BYTES:
         raise PickleFault(0, f"{len(data)} bytes are more than {MAX_BYTES}")
-    machine = _Machine()
-    at = 0
+    machine = Machine(MAX_MARKS)
     try:
-        for count, (opcode, argument, place) in enumerate(pickletools.genops(data)):
-            at = place or 0
-            if count > MAX_OPCODES:
-                raise PickleFault(at, f"more than {MAX_OPCODES} opcodes")
-            machine.step(opcode.name, argument)
-            if len(machine.stack) > MAX_STACK or len(machine.memo) > MAX_MEMO:
-                raise PickleFault(at, "too many values at once")
+        _follow(machine, data)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
-        # IndexError is an empty stack, KeyError a memo that was never written.
+        # IndexError is an empty stack or the end of the bytes, KeyError a memo that was never written.
         text = str(error) or type(error).__name__
-        cut = any(words in text for words in ("exhausted", "remain", "not enough data", "no newline"))
-        raise PickleFault(at, "cut off" if cut else f"no pickle: {text}"[:200]) from None
+        cut = machine.at >= len(data) or any(words in text for words in _CUT)
+        raise PickleFault(machine.at, "cut off" if cut else f"no pickle: {text}"[:200]) from None
     return machine.result
 
 
-class _Machine:
-    """The stack and the memo, and one step for each opcode."""
+def _follow(machine: Machine, data: bytes) -> None:
+    """Take the opcodes one by one, each read as pickletools reads it.
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-        self.marks: list[int] = []
-        self.result: Any = None
+    The few that most of a pickle consists of are read here: a reader for each takes twice as long.
+    """
+    import pickletools
 
-    def step(self, name: str, argument: Any) -> None:
-        if name in _PLAIN:
-            self.stack.append(argument)
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name]())
+    table: dict[str, Any] = vars(pickletools)["code2op"]
+    view = memoryview(data)
+
+    known, stream, stack, memo = table, io.BytesIO(data), machine.stack, machine.memo
+    at = count = 0
+    name = ""
+    while name != "STOP":
+        machine.at = at
+        code = data[at]
+        if code == _MEMOIZE:
+            if (value := stack[-1]) is MARK:
+                raise ValueError("a mark stands where a value should")
+            memo[len(memo)] = value
+            at += 1
+        elif code == _SHORT_TEXT:
+            end = at + 2 + data[at + 1]
+            if end > len(data):
+                raise ValueError("not enough data")
+            stack.append(str(data[at + 2 : end], "utf-8", "surrogatepass"))
+            at = end
+        elif code == _TEXT:
+            end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+            if end > len(data):
+                raise ValueError("not enough data")
+            stack.append(str(view[at + 5 : end], "utf-8", "surrogatepass"))
+            at = end
+        elif code == _GET:
+            stack.append(memo[data[at + 1]])
+            at += 2
+        elif code == _LONG_GET:
+            stack.append(memo[int.from_bytes(data[at + 1 : at + 5], "little")])
+            at += 5
         else:
-            _STEPS[name](self, argument)
-
-    def mark(self) -> None:
-        if len(self.marks) >= MAX_MARKS:
-            raise ValueError("too many marks")
-        self.marks.append(len(self.stack))
-        self.stack.append(_MARK)
-
-    def above_mark(self) -> list[Any]:
-        start = self.marks.pop()
-        found = self.stack[start + 1 :]
-        del self.stack[start:]
-        return found
-
-    def pop(self) -> Any:
-        value = self.stack.pop()
-        if value is _MARK:
-            raise ValueError("a mark stands where a value should")
-        return value
-
-    def pop_one(self) -> None:
-        if self.stack.pop() is _MARK:
-            self.marks.pop()
-
-    def top(self) -> Any:
-        if self.stack[-1] is _MARK:
-            raise ValueError("a mark stands where a value should")
-        return self.stack[-1]
-
-    def tuple_of(self, count: int) -> None:
-        values = [self.pop() for _ in range(count)]
-        self.stack.append(tuple(reversed(values)))
-
-    def remember(self, place: int | None) -> None:
-        self.memo[len(self.memo) if place is None else int(place)] = self.top()
-
-    def recall(self, place: Any) -> None:
-        self.stack.append(self.memo[int(place)])
-
-    def made(self, by: Any, args: Any) -> None:
-        self.stack.append(Made(by, args))
-
-    def call(self, count: int) -> None:
-        args = [self.pop() for _ in range(count)][::-1]
-        by = self.pop()
-        self.made(by, args[0] if count == 1 else tuple(args))
-
-    def class_above_mark(self, named: Any) -> None:
-        found = self.above_mark()
-        if named is None:
-            self.made(found[0], tuple(found[1:]))
-        else:
-            self.made(_global(named), tuple(found))
-
-    def build(self) -> None:
-        state = self.pop()
-        target = self.top()
-        if isinstance(target, Made):
-            target.states.append(state)
-        else:
-            self.stack[-1] = Made("state of a plain value", target, [state])
-
-    def extend(self, values: list[Any]) -> None:
-        target = self.top()
-        if isinstance(target, list):
-            target.extend(values)
-        elif isinstance(target, set):
-            target.update(_key(value) for value in values)
-        elif isinstance(target, Made):
-            target.items.extend(values)
-        else:
-            raise ValueError("items are added to what takes none")
-
-    def set_items(self, values: list[Any]) -> None:
-        if len(values) % 2:
-            raise ValueError("a key without a value")
-        pairs = list(zip(values[::2], values[1::2], strict=True))
-        target = self.top()
-        if isinstance(target, dict):
-            target.update((_key(key), value) for key, value in pairs)
-        elif isinstance(target, Made):
-            target.items.extend(pairs)
-        else:
-            raise ValueError("items are set in what takes none")
-
-    def stop(self) -> None:
-        self.result = self.pop()
-        if self.stack:
-            raise ValueError("values are left over at the end")
+            opcode, argument = known[chr(code)], None
+            at += 1
+            if opcode.arg is not None:
+                stream.seek(at)
+                argument = opcode.arg.reader(stream)
+                at = stream.tell()
+            name = opcode.name
+            if name in PLAIN:
+                stack.append(argument)
+            else:
+                STEPS[name](machine, argument)
+        count += 1
+        if not count % CHECK_EVERY:
+            _check(machine, count)
+    _check(machine, count)
 
 
-def _key(value: Any) -> Any:
-    """Return what can stand for a value as the key of a dict: itself, unless hashing it could go deep."""
-    pending, left = [value], MAX_KEY_PARTS
-    while pending:
-        one = pending.pop()
-        left -= 1
-        if left < 0 or isinstance(one, (list, dict, set, frozenset, bytearray)):
-            return Made("not a key", value)
-        if isinstance(one, tuple):
-            pending += one[: MAX_KEY_PARTS + 1]
-    return value
-
-
-def _global(text: str) -> Global:
-    module, _, name = text.partition(" ")
-    return Global(module, name)
-
-
-def _stack_global(machine: _Machine) -> None:
-    name, module = machine.pop(), machine.pop()
-    if not isinstance(name, str) or not isinstance(module, str):
-        raise ValueError("a global whose name is no text")
-    machine.stack.append(Global(module, name))
-
-
-_PLAIN = frozenset({
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "STRING", "BINSTRING",
-    "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "UNICODE",
-    "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "FLOAT", "BINFLOAT",
-})  # fmt: skip
-_CONSTANTS: dict[str, Any] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False, "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set,
-}  # fmt: skip
-_STEPS: dict[str, Any] = {
-    "PROTO": lambda machine, _: None,
-    "FRAME": lambda machine, _: None,
-    "READONLY_BUFFER": lambda machine, _: None,
-    "NEXT_BUFFER": lambda machine, _: machine.made("buffer from elsewhere", ()),
-    "MARK": lambda machine, _: machine.mark(),
-    "POP": lambda machine, _: machine.pop_one(),
-    "POP_MARK": lambda machine, _: machine.above_mark(),
-    "DUP": lambda machine, _: machine.stack.append(machine.top()),
-    "LIST": lambda machine, _: machine.stack.append(machine.above_mark()),
-    "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.above_mark())),
-    "TUPLE1": lambda machine, _: machine.tuple_of(1),
-    "TUPLE2": lambda machine, _: machine.tuple_of(2),
-    "TUPLE3": lambda machine, _: machine.tuple_of(3),
-    "DICT": lambda machine, _: _dict_above_mark(machine),
-    "FROZENSET": lambda machine, _: machine.stack.append(frozenset(map(_key, machine.above_mark()))),
-    "APPEND": lambda machine, _: _one_item(machine),
-    "APPENDS": lambda machine, _: machine.extend(machine.above_mark()),
-    "ADDITEMS": lambda machine, _: machine.extend(machine.above_mark()),
-    "SETITEM": lambda machine, _: _one_pair(machine),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.above_mark()),
-    "GET": lambda machine, place: machine.recall(place),
-    "BINGET": lambda machine, place: machine.recall(place),
-    "LONG_BINGET": lambda machine, place: machine.recall(place),
-    "PUT": lambda machine, place: machine.remember(place),
-    "BINPUT": lambda machine, place: machine.remember(place),
-    "LONG_BINPUT": lambda machine, place: machine.remember(place),
-    "MEMOIZE": lambda machine, _: machine.remember(None),
-    "GLOBAL": lambda machine, text: machine.stack.append(_global(text)),
-    "STACK_GLOBAL": lambda machine, _: _stack_global(machine),
-    "EXT1": lambda machine, code: machine.made("extension", (code,)),
-    "EXT2": lambda machine, code: machine.made("extension", (code,)),
-    "EXT4": lambda machine, code: machine.made("extension", (code,)),
-    "PERSID": lambda machine, text: machine.made("persistent id", (text,)),
-    "BINPERSID": lambda machine, _: machine.made("persistent id", (machine.pop(),)),
-    "REDUCE": lambda machine, _: machine.call(1),
-    "NEWOBJ": lambda machine, _: machine.call(1),
-    "NEWOBJ_EX": lambda machine, _: machine.call(2),
-    "INST": lambda machine, text: machine.class_above_mark(text),
-    "OBJ": lambda machine, _: machine.class_above_mark(None),
-    "BUILD": lambda machine, _: machine.build(),
-    "STOP": lambda machine, _: machine.stop(),
-}
-
-
-def _dict_above_mark(machine: _Machine) -> None:
-    values = machine.above_mark()
-    machine.stack.append({})
-    machine.set_items(values)
-
-
-def _one_item(machine: _Machine) -> None:
-    value = machine.pop()
-    machine.extend([value])
-
-
-def _one_pair(machine: _Machine) -> None:
-    value, key = machine.pop(), machine.pop()
-    machine.set_items([key, value])
+def _check(machine: Machine, count: int) -> None:
+    """Raise `PickleFault` where a limit is exceeded; no opcode adds more than one value."""
+    if count > MAX_OPCODES:
+        raise PickleFault(machine.at, f"more than {MAX_OPCODES} opcodes")
+    if len(machine.stack) > MAX_STACK or len(machine.memo) > MAX_MEMO:
+        raise PickleFault(machine.at, "too many values at once")

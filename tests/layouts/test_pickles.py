@@ -107,6 +107,7 @@ def test_what_is_no_whole_pickle_is_refused(data: bytes, reason: str) -> None:
 
 
 def test_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "CHECK_EVERY", 1)
     monkeypatch.setattr(pickles, "MAX_OPCODES", 50)
     monkeypatch.setattr(pickles, "MAX_MARKS", 3)
     monkeypatch.setattr(pickles, "MAX_STACK", 20)

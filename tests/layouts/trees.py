@@ -88,6 +88,7 @@ class Vllm:
     at: float = 1_700_000_000.0
     hidden: int = 8
     compiler_text: str = ""
+    graph_bytes: int = 0
 
     @property
     def variables(self) -> dict[str, Any]:
@@ -235,7 +236,7 @@ class Vllm:
         found: dict[str, Any] = {
             "prefix": "backbone",
             "submod_names": ["submod_0", "submod_1", "submod_2"],
-            "graph_module": b"",
+            "graph_module": bytes(self.graph_bytes),
         }
         if self.mega:
             stored = {f"submod_{number}_(1, {self.high})": pickled(compiled(number)) for number in (0, 2)}

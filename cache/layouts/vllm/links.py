@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from graphkiln.cache.layouts.vllm.factor_file import FactorFile
+from graphkiln.cache.layouts.vllm.model import Model
 from graphkiln.cache.layouts.vllm.scan import AotFolder, PieceFolder, VllmTree
 
 # The name of an AOT folder holds the version of vLLM as text: these are tried.
@@ -69,7 +70,7 @@ def linked(tree: VllmTree) -> list[Unit]:
 
 def _by_name(aot: AotFolder, folders: Sequence[PieceFolder]) -> Unit | None:
     """Return the unit whose AOT name follows from the factor file, which is so where mega AOT is off."""
-    model = aot.first_model
+    model = aot.summary
     if model is None or model.mega:
         return None
     for folder in folders:
@@ -84,46 +85,49 @@ def _by_name(aot: AotFolder, folders: Sequence[PieceFolder]) -> Unit | None:
 
 def _by_code(aot: AotFolder, folders: Sequence[PieceFolder]) -> list[PieceFolder]:
     """Return the short-hash folders whose code hash the texts in `model` give."""
-    model = aot.first_model
+    model = aot.summary
     wanted: dict[str, list[PieceFolder]] = {}
     for folder in folders:
         if (factors := folder.known_factors) and _wants_aot(folder):
             wanted.setdefault(factors.code, []).append(folder)
     if model is None or not wanted:
         return []
-    return next((wanted[code] for code in model.code_hashes() if code in wanted), [])
+    if model.code in wanted:
+        return wanted[model.code]
+    # The file is read again for the rarer ways of counting packages.
+    whole = (aot.model(rank) for rank in aot.ranks)
+    hashes = (code for one in whole if isinstance(one, Model) for code in one.code_hashes())
+    return next((wanted[code] for code in hashes if code in wanted), [])
 
 
 def _by_time(
     candidates: Iterable[tuple[AotFolder, Sequence[PieceFolder]]], taken: set[str]
 ) -> Iterable[Unit]:
     """Yield units of those with one code: the factor file is written shortly before `model` is."""
-    pairs = sorted(
-        (
-            (gap, aot, folder, len(folders))
-            for aot, folders in candidates
-            for folder in folders
-            if folder.name not in taken and (gap := _gap(folder, aot)) is not None
-        ),
-        key=lambda pair: (pair[0], pair[1].name, pair[2].name),
-    )
-    done: set[str] = set(taken)
-    for gap, aot, folder, count in pairs:
-        if aot.name in done or folder.name in done:
-            continue
-        done |= {aot.name, folder.name}
-        how = "the sources in model give its code hash"
-        if count > 1:
-            how = f"a guess: {count} entries have its code, and this one was begun {gap:.0f} s before model"
-        yield Unit(folder, aot, how, certain=count == 1)
+    groups: dict[str, tuple[list[AotFolder], Sequence[PieceFolder]]] = {}
+    for aot, folders in candidates:
+        groups.setdefault(folders[0].name, ([], folders))[0].append(aot)
+    for aots, folders in groups.values():
+        waiting = sorted((one for one in folders if one.name not in taken), key=_begun, reverse=True)
+        open_starts: list[PieceFolder] = []
+        for aot in sorted(aots, key=_begun):
+            while waiting and _begun(waiting[-1]) <= _begun(aot):
+                open_starts.append(waiting.pop())
+            # A copy may have lost its times; a single candidate is the one all the same.
+            folder = open_starts.pop() if open_starts else waiting.pop() if len(folders) == 1 else None
+            if folder is not None:
+                yield Unit(folder, aot, _how(folder, aot, len(folders)), certain=len(folders) == 1)
 
 
-def _gap(folder: PieceFolder, aot: AotFolder) -> float | None:
-    """Return the seconds between the two; a model that is older than its factors comes last."""
-    begun, made = folder.made, aot.made
-    if begun is None or made is None:
-        return None
-    return made - begun if made >= begun else 1e9 + begun - made
+def _how(folder: PieceFolder, aot: AotFolder, count: int) -> str:
+    if count == 1:
+        return "the sources in model give its code hash"
+    gap = _begun(aot) - _begun(folder)
+    return f"a guess: {count} entries have its code, and this one was begun {gap:.0f} s before model"
+
+
+def _begun(folder: PieceFolder | AotFolder) -> float:
+    return folder.made or 0.0
 
 
 def _wants_aot(folder: PieceFolder) -> bool:

@@ -10,14 +10,18 @@ from functools import cached_property
 from typing import Any
 
 from graphkiln.cache.layouts.files import FileFault
-from graphkiln.cache.layouts.pickled_values import Made, attributes_of, nested, plain_text
+from graphkiln.cache.layouts.pickled_values import attributes_of, nested, plain_text
 from graphkiln.cache.layouts.pickles import PickleFault, read_pickle
 
 MODEL_FILE = "model"
+# The opcode that ends every pickle.
+STOP = b"."
 # What torch's ahead-of-time file holds in the releases that this reader was tried with.
 NEEDED = {"original_code", "source_info", "compiled_fn", "system_info", "backend_name"}
 # The stock CPU platform compiles once per start through this backend, whose file vLLM cannot load again.
 NEVER_LOADS = "inductor"
+# The class of what holds the artifacts: it is named in the pickle inside when there are any.
+_ARTIFACTS = b"StandaloneCompiledArtifacts"
 _MOST_AMBIGUOUS = 5
 _MOST_RECORDS = 20_000
 
@@ -30,6 +34,23 @@ class Traced:
     first: int
     last: int
     intact: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is kept of a `model` after it was looked into; `code` is the likeliest code hash."""
+
+    qualified: str
+    first_line: int
+    device: str
+    versions: Mapping[str, str]
+    never_loads: bool
+    mega: bool
+    code: str
+
+    @property
+    def model_class(self) -> str:
+        return self.qualified.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -181,8 +202,17 @@ class Model:
 
     @property
     def mega(self) -> bool:
-        """Whether it holds its artifacts itself."""
-        return isinstance(self.inner.get("standalone_compile_artifacts"), Made)
+        """Whether it holds its artifacts itself, seen without taking the pickle inside apart."""
+        return any(
+            _ARTIFACTS in part for part in nested(self.outer.get("compiled_fn")) if isinstance(part, bytes)
+        )
+
+    def summary(self) -> Summary:
+        """Return what a list of entries needs: the rest may be hundreds of megabytes."""
+        return Summary(
+            self.qualified, self.first_line, self.device, dict(self.versions), self.never_loads, self.mega,
+            next(self.code_hashes(), ""),
+        )  # fmt: skip
 
     def _artifact_state(self, name: str) -> Mapping[str, Any]:
         found = attributes_of(self.inner.get("standalone_compile_artifacts")).get(name)

@@ -30,7 +30,7 @@ def row_of(unit: Unit, *, unkeyed: bool = False) -> ForeignRow:
     folders = [folder for folder in (unit.pieces, unit.aot) if folder is not None]
     main: Folder = folders[0]
     factors = unit.pieces.known_factors if unit.pieces else None
-    model = unit.aot.first_model if unit.aot else None
+    model = unit.aot.summary if unit.aot else None
     health, fault = _health(unit, unkeyed=unkeyed)
     form = form_of(unit)
     return ForeignRow(
@@ -81,7 +81,7 @@ def superseded(rows: list[ForeignRow]) -> list[ForeignRow]:
 
 def form_of(unit: Unit) -> str:
     """Return in which form what a start loads lies there: mega AOT, AOT, pieces, adaptor, or nothing."""
-    model = unit.aot.first_model if unit.aot else None
+    model = unit.aot.summary if unit.aot else None
     if model and model.never_loads:
         return "trace once"
     if model and (model.mega or not unit.pieces):
@@ -147,7 +147,7 @@ def _health(unit: Unit, *, unkeyed: bool) -> tuple[str, str]:
     """Return what names, sizes and the small files say, and why."""
     if unit.overwritten_by:
         return LITTER, f"its AOT folder was overwritten when {unit.overwritten_by} was made"
-    fault = _factor_fault(unit, unkeyed=unkeyed) or _model_fault(unit.aot)
+    fault = _factor_fault(unit, unkeyed=unkeyed) or (unit.aot.fault if unit.aot else None)
     if fault is not None and fault.kind == "version":
         return UNKNOWN, str(fault)
     nothing = _nothing_to_load(unit)
@@ -180,18 +180,9 @@ def name_fault(folder: PieceFolder, factors: FactorFile) -> FileFault | None:
     return FileFault(f"{folder.first}cache_key_factors.json", "name", detail)
 
 
-def _model_fault(aot: AotFolder | None) -> FileFault | None:
-    for rank in aot.ranks if aot else ():
-        assert aot is not None
-        found = aot.model(rank)
-        if isinstance(found, FileFault) and found.kind != "missing":
-            return found
-    return None
-
-
 def _nothing_to_load(unit: Unit) -> str:
     """Return why no start could load anything of a unit, "" where one could."""
-    model = unit.aot.first_model if unit.aot else None
+    model = unit.aot.summary if unit.aot else None
     if model and model.never_loads:
         return "vLLM cannot load what it saved with the stock CPU platform"
     has_model = unit.aot and any(name.endswith(f"/{MODEL_FILE}") for name in unit.aot.files)

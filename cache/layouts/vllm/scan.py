@@ -5,21 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from graphkiln.cache.errors import UnknownLayout
-from graphkiln.cache.layouts.files import FileFault, Stat, folders_in, read_file, seen_text, walk
+from graphkiln.cache.layouts.files import (
+    FileFault,
+    Stat,
+    folders_in,
+    last_byte,
+    read_file,
+    read_head,
+    seen_text,
+    walk,
+)
 from graphkiln.cache.layouts.vllm.artifact import NAME as ARTIFACT
 from graphkiln.cache.layouts.vllm.factor_file import FACTOR_FILE, FactorFile, read_factor_file
 from graphkiln.cache.layouts.vllm.graph import GRAPH_FILE, dtype_of
 from graphkiln.cache.layouts.vllm.index import INDEX_FILE
-from graphkiln.cache.layouts.vllm.model import MODEL_FILE, Model, read_model
+from graphkiln.cache.layouts.vllm.model import MODEL_FILE, STOP, Model, Summary, read_model
 
 PIECES, AOT = "torch_compile_cache", "torch_aot_compile"
 SHORT, LONG = re.compile(r"[0-9a-f]{10}"), re.compile(r"[0-9a-f]{64}")
 RANK = re.compile(r"rank_(\d{1,6}_\d{1,6})")
+_MOST_THREADS = 4
 _PART_FILE = re.compile(rf"(rank_\d+_\d+)/([^/]+)/(?:{FACTOR_FILE}|{GRAPH_FILE}|{INDEX_FILE}|artifact_.*)")
 
 
@@ -34,7 +45,7 @@ class Folder:
     def name(self) -> str:
         return self.path.name
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[str, ...]:
         """The ranks that have a folder with a file in it, without `rank_`."""
         found = {match[1] for name in self.files if (match := RANK.match(name))}
@@ -56,7 +67,7 @@ class Folder:
 class PieceFolder(Folder):
     """A short-hash folder."""
 
-    @property
+    @cached_property
     def parts(self) -> tuple[tuple[str, str], ...]:
         """Every rank and prefix that holds anything of vLLM's."""
         found = {(match[1], match[2]) for name in self.files if (match := _PART_FILE.match(name))}
@@ -81,7 +92,7 @@ class PieceFolder(Folder):
 
     @cached_property
     def dtype(self) -> str:
-        return dtype_of(self.text(f"{self.first}{GRAPH_FILE}"))
+        return dtype_of(read_head(self.path, f"{self.first}{GRAPH_FILE}"))
 
     @property
     def finished(self) -> bool:
@@ -98,7 +109,7 @@ class PieceFolder(Folder):
         names = {name.removeprefix(start).partition("/")[0] for name in self.files if name.startswith(start)}
         return sorted(name for name in names if ARTIFACT.fullmatch(name))
 
-    @property
+    @cached_property
     def made(self) -> float | None:
         """When its factor file was written, which is before anything was compiled."""
         times = [stat.mtime for name, stat in self.files.items() if name.endswith(f"/{FACTOR_FILE}")]
@@ -109,25 +120,33 @@ class PieceFolder(Folder):
 class AotFolder(Folder):
     """An AOT folder."""
 
-    _models: dict[str, Model | FileFault] = field(default_factory=dict, compare=False, repr=False)
+    # What the first rank's file that can be read says in short.
+    summary: Summary | None = None
 
     def model(self, rank: str) -> Model | FileFault:
-        """Return what the file of a rank says, or what is wrong with it."""
-        if rank not in self._models:
+        """Return what the file of a rank says, or what is wrong with it; it is read each time."""
+        name = f"rank_{rank}/{MODEL_FILE}"
+        try:
+            return read_model(read_file(self.path, name), name)
+        except FileFault as fault:
+            return fault
+
+    @cached_property
+    def fault(self) -> FileFault | None:
+        """What is wrong with the first rank's file that is there; of the others only the end is looked at."""
+        for rank in self.ranks:
             name = f"rank_{rank}/{MODEL_FILE}"
-            try:
-                self._models[rank] = read_model(read_file(self.path, name), name)
-            except FileFault as fault:
-                self._models[rank] = fault
-        return self._models[rank]
+            if name not in self.files:
+                continue
+            if self.summary is None:
+                found = self.model(rank)
+                return found if isinstance(found, FileFault) else None
+            end = last_byte(self.path, name)
+            if end != STOP:
+                return FileFault(name, "unreadable", "pickle cut off" if end else "empty")
+        return None
 
-    @property
-    def first_model(self) -> Model | None:
-        """The file of the first rank that can be read."""
-        found = (self.model(rank) for rank in self.ranks)
-        return next((model for model in found if isinstance(model, Model)), None)
-
-    @property
+    @cached_property
     def made(self) -> float | None:
         """When its first `model` was written; without one when its first file was."""
         models = [stat.mtime for name, stat in self.files.items() if name.endswith(f"/{MODEL_FILE}")]
@@ -163,8 +182,16 @@ def scan_tree(path: Path) -> VllmTree:
             raise UnknownLayout(str(path), "vllm", f"it holds {seen_text(path)}")
     pieces = tuple(PieceFolder(base / name, walk(base / name)) for name in shorts)
     longs = [name for name in folders_in(base / AOT) if LONG.fullmatch(name)]
-    aots = tuple(AotFolder(base / AOT / name, walk(base / AOT / name)) for name in longs)
+    # Reading and digesting let other threads run.
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        aots = tuple(pool.map(_looked_into, (base / AOT / name for name in longs)))
     return VllmTree(base, pieces, aots, tuple(_foreign(base, {*shorts, AOT}, set(longs))))
+
+
+def _looked_into(path: Path) -> AotFolder:
+    folder = AotFolder(path, walk(path))
+    found = (folder.model(rank) for rank in folder.ranks)
+    return replace(folder, summary=next((one.summary() for one in found if isinstance(one, Model)), None))
 
 
 def _foreign(base: Path, known: set[str], longs: set[str]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def verdict_of(row: ForeignRow) -> ForeignVerdict:
 
 
 def _never(unit: Unit) -> bool:
-    model = unit.aot.first_model if unit.aot else None
+    model = unit.aot.summary if unit.aot else None
     return model is not None and model.never_loads
 
 
