@@ -81,9 +81,17 @@ def load_model(
 ) -> Runner:
     """Returns a runner that is ready to serve, from the cache or compiled now.
 
-    A cache that cannot be used makes the start slower and never impossible: `runner.report` says so.
+    On a CUDA device its graphs are captured, and serve the steps of `runner.execute` that they fit. A
+    cache that cannot be used makes the start slower and never impossible: `runner.report` says so.
     """
-    return _Start(deployment, config, cache_root, progress, "load_model", must_publish=False).run()[0]
+    start = _Start(deployment, config, cache_root, progress, "load_model", must_publish=False)
+    runner, _ = start.run()
+    if runner.served.device.type == "cuda":
+        from graphkiln.core.graphs.serve import serve_graphs
+
+        assert start.plan is not None
+        serve_graphs(runner, start.plan.compilation, start.phases)
+    return runner
 
 
 def load_built(

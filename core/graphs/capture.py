@@ -53,7 +53,8 @@ class CudaCapturer:
             raise NoCudaDevice(str(device))
         self._runner = runner
         self._device = device
-        self._graphs = runner.use_graphs(CudaRecorder(device), breakable=breakable)
+        self._model = runner.use_graphs(CudaRecorder(device), breakable=breakable)
+        self.graphs = self._model.graphs
         self._plain = runner.plain_forward
         self.eager = runner.served.backbone.forward if not runner.served.restored else self._plain
         self._random = torch.Generator(device)
@@ -62,6 +63,7 @@ class CudaCapturer:
         # workspace of the recording stream, and the code of the kernels.
         for tokens in (1, min(64, runner.deployment.max_num_seqs)):
             self._warm(BatchDescriptor(CUDAGraphMode.NONE, tokens, tokens))
+        self.memory()
 
     def memory(self) -> DeviceMemory:
         """Returns what is free, with everything that the allocator merely keeps given back."""
@@ -76,14 +78,14 @@ class CudaCapturer:
         try:
             taken = self._capture(descriptor)
         except RuntimeError as error:
-            self._graphs.graphs.drop(descriptor)
+            self.graphs.drop(descriptor)
             # The allocator has an error of its own for it, the driver says it in words.
             if "out of memory" not in str(error):
                 raise
             detail = str(error).partition(". ")[0]
             raise OutOfGraphMemory(descriptor.mode.name, descriptor.num_tokens, detail) from error
         seconds = time.perf_counter() - began
-        return Captured(descriptor, taken, seconds, self._graphs.graphs.count(descriptor))
+        return Captured(descriptor, taken, seconds, self.graphs.count(descriptor))
 
     def replay(self, descriptor: BatchDescriptor, seed: int) -> Replayed:
         """Replays a captured descriptor on fresh inputs made from `seed`, and compares with eager."""
@@ -109,7 +111,7 @@ class CudaCapturer:
 
     def release(self) -> None:
         """Drops every graph that was captured, and the memory with it; capturing anew works after it."""
-        self._graphs.release()
+        self._model.release()
         self.memory()
 
     def _capture(self, descriptor: BatchDescriptor) -> int:
@@ -117,7 +119,7 @@ class CudaCapturer:
         plain = BatchDescriptor(CUDAGraphMode.NONE, descriptor.num_tokens, descriptor.num_reqs)
         with self._batch(self._lengths(descriptor), random.Random(0)) as batch:
             inputs = self._runner.prepare(batch, descriptor)
-            with self._graphs.graphs.window():
+            with self.graphs.window():
                 self._runner.run(inputs, plain)
                 torch.cuda.synchronize(self._device)
                 before, _ = torch.cuda.mem_get_info(self._device)
@@ -127,8 +129,11 @@ class CudaCapturer:
         return max(0, before - after)
 
     def _warm(self, plain: BatchDescriptor) -> None:
-        with self._batch(self._lengths(plain), random.Random(0)) as batch, self._graphs.graphs.window():
-            self._runner.run(self._runner.prepare(batch, plain), plain)
+        with self._batch(self._lengths(plain), random.Random(0)) as batch:
+            inputs = self._runner.prepare(batch, plain)
+            self._runner.run(inputs, plain, self.eager)
+            with self.graphs.window():
+                self._runner.run(inputs, plain)
 
     def _lengths(self, descriptor: BatchDescriptor) -> tuple[int, ...]:
         """The new tokens of each request of a step that fills a descriptor; without one, of decode."""
@@ -189,7 +194,7 @@ def _launches(step: Callable[[], None]) -> int:
     """How many times the host asks the device for something in one step, as the driver's own tracing says."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         step()
         torch.cuda.synchronize()
     rows: Any = seen.events() or ()

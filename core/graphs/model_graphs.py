@@ -38,8 +38,8 @@ class ModelGraphs:
         argument_names: Iterable[str] = (),
     ) -> None:
         self.graphs = GraphSet(recorder)
-        # Graphs are held weakly by their set: what is inside the forward lives as long as that.
-        for part in () if breakable else parts:
+        self.parts = () if breakable else tuple(parts)
+        for part in self.parts:
             part.wrap_pieces(self._piece)
         names = tuple(argument_names)
         if breakable:
@@ -70,8 +70,10 @@ class ModelGraphs:
         self.graphs.drop()
 
     def _piece(self, piece: RunnablePiece, name: str, argument_names: list[str]) -> CUDAGraphWrapper:
+        # A capture check of the same part, made before, has left its wrappers.
+        inner = piece.unwrap() if isinstance(piece, CUDAGraphWrapper) else piece
         return CUDAGraphWrapper(
-            piece, self.graphs, name=name, mode=CUDAGraphMode.PIECEWISE, argument_names=argument_names
+            inner, self.graphs, name=name, mode=CUDAGraphMode.PIECEWISE, argument_names=argument_names
         )
 
 

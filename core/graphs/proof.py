@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 
 from graphkiln.core.config.effective import EffectiveConfig
+from graphkiln.core.config.modes import CUDAGraphMode
+from graphkiln.core.config.trail import Trail
 from graphkiln.core.graphs.capture import open_capturer
 from graphkiln.core.graphs.capturer import Capturer
 from graphkiln.core.graphs.errors import ReplayDiffers
 from graphkiln.core.graphs.examine import Examination, examine
 from graphkiln.core.graphs.lowering import CacheLayout, lowered_plan
 from graphkiln.core.graphs.model_graphs import compiled_parts
-from graphkiln.core.graphs.plan import GraphPlan
+from graphkiln.core.graphs.plan import GraphPlan, graphs_of
 from graphkiln.core.graphs.report import capture_document
 from graphkiln.core.phases import Phases
 from graphkiln.core.report import Decision
@@ -61,7 +63,7 @@ def prove_graphs(
 
     Raises CompileError where attention cannot be in a graph that was asked for.
     """
-    compilation, plan, decisions = lowered_plan(compilation, runner.deployment, layout_of(runner))
+    compilation, plan, decisions = possible_plan(runner, compilation)
     if not plan.descriptors:
         return Proof(compilation, plan, decisions, None)
     found = examine(
@@ -76,14 +78,27 @@ def prove_graphs(
     return Proof(compilation, plan, decisions, document, found)
 
 
-def layout_of(runner: Runner) -> CacheLayout:
-    """Returns what of a loaded model bears on which graphs are possible."""
-    return CacheLayout(
-        backends={runner.backend.name: runner.backend.support} if runner.served.layers else {},
-        decode_length=1 + runner.deployment.num_speculative_tokens,
-        max_num_seqs=runner.deployment.max_num_seqs,
+def possible_plan(
+    runner: Runner, compilation: EffectiveConfig
+) -> tuple[EffectiveConfig, GraphPlan, tuple[Decision, ...]]:
+    """Returns the configuration that a loaded model leaves possible, its graphs, and the decisions made.
+
+    Raises CompileError where attention cannot be in a graph that was asked for.
+    """
+    served, deployment = runner.served, runner.deployment
+    if served.vocab_size is None:
+        trail = Trail()
+        reason = "the model of a factory takes inputs of its own: no step of it is known"
+        mode = trail.decide_mode(compilation.cudagraph_mode, CUDAGraphMode.NONE, reason)
+        compilation = replace(compilation, cudagraph_mode=mode)
+        return compilation, graphs_of(compilation, deployment), trail.decisions
+    layout = CacheLayout(
+        backends={runner.backend.name: runner.backend.support} if served.layers else {},
+        decode_length=1 + deployment.num_speculative_tokens,
+        max_num_seqs=deployment.max_num_seqs,
         has_pieces=bool(compiled_parts(runner.plain_forward)),
     )
+    return lowered_plan(compilation, deployment, layout)
 
 
 def _device_name(device: torch.device) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -58,6 +59,7 @@ class CudaRecorder:
         self.device = device
         self._stream = _stream_of(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._alive: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
         self._current: torch.cuda.CUDAGraph | None = None
 
     @contextlib.contextmanager
@@ -71,6 +73,9 @@ class CudaRecorder:
 
     def begin(self) -> None:
         """Starts a graph. Other threads may go on using the device."""
+        if not self._alive:
+            # A pool ends with its last graph, and torch takes none up again under the same name.
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         self._current = graph
@@ -81,6 +86,7 @@ class CudaRecorder:
         assert graph is not None
         graph.capture_end()
         self._current = None
+        self._alive.add(graph)
         return graph
 
     def abandon(self) -> None:
@@ -92,10 +98,9 @@ class CudaRecorder:
             graph.capture_end()
         except RuntimeError:
             # A capture that the device has called invalid says so again when it is ended, and then leaves
-            # the allocator as if it went on. What `capture_end` and `reset` would have done is done here.
-            index = self.device.index or 0
-            torch._C._cuda_endAllocateToPool(index, self._pool)
-            torch._C._cuda_releasePool(index, self._pool)
+            # the allocator as if it went on: what `capture_end` would have done is done here.
+            torch._C._cuda_endAllocateToPool(self.device.index or 0, self._pool)
+            self._pool = torch.cuda.graph_pool_handle()
         graph.reset()
 
     def weak(self, tensor: torch.Tensor) -> torch.Tensor:
