@@ -16,7 +16,7 @@ WIRING_FORMAT = 1
 
 # A register, or a constant, of a step's arguments.
 _Fetch = Callable[[list[Any]], Any]
-# A step runs over the registers, with the pieces of the range that serves the call.
+# A step runs over the registers, with the pieces of the range that serves the call, use by use.
 _Step = Callable[[list[Any], Sequence["RunnablePiece"]], None]
 
 
@@ -58,11 +58,17 @@ class CompiledPart:
                 self._tokens.append(register)
             else:
                 self._from_call.append((register, int(spec["argument"]), spec.get("member")))
-        self._steps = [_step(step) for step in wiring["steps"]]
+        # Equal pieces are compiled once, and run at several steps: each is a use of its own.
+        self._uses = [int(step["piece"]) for step in wiring["steps"] if "piece" in step]
+        use = iter(range(len(self._uses)))
+        self._steps = [
+            _piece_step(step, next(use)) if "piece" in step else _step(step) for step in wiring["steps"]
+        ]
         self._ranges = [(int(start), int(end)) for start, end in wiring["ranges"]]
-        self._pieces: dict[tuple[int, int], list[RunnablePiece]] = {found: [] for found in self._ranges}
+        distinct: dict[tuple[int, int], list[RunnablePiece]] = {found: [] for found in self._ranges}
         for spec, piece in zip(wiring["pieces"], pieces, strict=True):
-            self._pieces[tuple(spec["range"])].append(piece)
+            distinct[tuple(spec["range"])].append(piece)
+        self._pieces = {found: [given[number] for number in self._uses] for found, given in distinct.items()}
         self._outputs = [_fetch(value) for value in wiring["outputs"]]
         self._structure = wiring["structure"]
         self._wiring = wiring
@@ -83,11 +89,15 @@ class CompiledPart:
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
 
     def wrap_pieces(self, wrap: Callable[[RunnablePiece, str, list[str]], RunnablePiece]) -> None:
-        """Puts what `wrap` makes of each piece, of its name and of its arguments' names, in its place."""
+        """Puts what `wrap` makes of each use of a piece, of its name and its arguments' names, in its place.
+
+        What is kept for one use must not serve another: its inputs lie elsewhere.
+        """
         named = piece_arguments(self._wiring)
         for (start, end), pieces in self._pieces.items():
-            for number, piece in enumerate(pieces):
-                pieces[number] = wrap(piece, f"piece {number} for ({start}, {end})", named.get(number, []))
+            for use, piece in enumerate(pieces):
+                name = f"piece {self._uses[use]} at cut {use} for ({start}, {end})"
+                pieces[use] = wrap(piece, name, named[use])
 
     def range_of(self, tokens: int) -> tuple[int, int]:
         """Returns the range whose pieces serve a call: an exact size before any range.
@@ -102,8 +112,11 @@ class CompiledPart:
         raise DoorError("token count", " ".join(f"({s}, {e})" for s, e in self._ranges), str(tokens))
 
 
-def piece_arguments(wiring: Mapping[str, Any]) -> dict[int, list[str]]:
-    """Returns what each piece's arguments are called by a person who looks at the model: lists flattened."""
+def piece_arguments(wiring: Mapping[str, Any]) -> list[list[str]]:
+    """Returns what the arguments of each use of a piece are called by a person who looks at the model.
+
+    Lists are flattened.
+    """
     names: dict[int, str] = {}
     argument_names = [row["name"] for row in wiring["door"]["arguments"]]
     for register, spec in enumerate(wiring["inputs"]):
@@ -117,13 +130,16 @@ def piece_arguments(wiring: Mapping[str, Any]) -> dict[int, list[str]]:
             member = spec.get("member")
             name = argument_names[int(spec["argument"])]
             names[register] = name if member is None else f"{name}[{member!r}]"
-    found: dict[int, list[str]] = {}
+    found: list[list[str]] = []
     for step in wiring["steps"]:
         outs = [int(out) for out in step["outs"]]
         if "piece" in step:
             number = int(step["piece"])
-            found[number] = [name for value in step["args"] for name in _argument_names(value, names)]
-            names.update({out: f"output {index} of piece {number}" for index, out in enumerate(outs)})
+            names_after = {
+                out: f"output {index} of piece {number} at cut {len(found)}" for index, out in enumerate(outs)
+            }
+            found.append([name for value in step["args"] for name in _argument_names(value, names)])
+            names.update(names_after)
         elif "item" in step:
             names[outs[0]] = f"item {step['index']} of {', '.join(_argument_names(step['item'], names))}"
         else:
@@ -150,20 +166,22 @@ def _fetch(value: Sequence[Any]) -> _Fetch:
     return lambda registers: constant
 
 
+def _piece_step(step: Mapping[str, Any], use: int) -> _Step:
+    outs, free = [int(out) for out in step["outs"]], [int(register) for register in step.get("free", ())]
+    fetches = [_fetch(value) for value in step["args"]]
+
+    def run_piece(registers: list[Any], pieces: Sequence[RunnablePiece]) -> None:
+        results = pieces[use]([fetch(registers) for fetch in fetches])
+        for out, result in zip(outs, results, strict=True):
+            registers[out] = result
+        for register in free:
+            registers[register] = None
+
+    return run_piece
+
+
 def _step(step: Mapping[str, Any]) -> _Step:
     outs, free = [int(out) for out in step["outs"]], [int(register) for register in step.get("free", ())]
-    if "piece" in step:
-        number = int(step["piece"])
-        fetches = [_fetch(value) for value in step["args"]]
-
-        def run_piece(registers: list[Any], pieces: Sequence[RunnablePiece]) -> None:
-            results = pieces[number]([fetch(registers) for fetch in fetches])
-            for out, result in zip(outs, results, strict=True):
-                registers[out] = result
-            for register in free:
-                registers[register] = None
-
-        return run_piece
     if "item" in step:
         source, index = _fetch(step["item"]), step["index"]
 

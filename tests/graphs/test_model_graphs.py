@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.graphs.capture import open_capturer
@@ -17,6 +18,7 @@ from graphkiln.core.models.load import build
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.models.source import identify
 from graphkiln.core.runner import Batch, Request, Runner
+from graphkiln.core.start import load_model
 from tests.graphs.recording import FakeRecorder
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
@@ -120,3 +122,22 @@ def test_a_model_on_a_cpu_has_no_capturer(runner: Runner) -> None:
 def test_a_forward_without_compiled_parts_has_none(runner: Runner) -> None:
     forward: Callable[..., Any] = functools.partial(runner.plain_forward)
     assert compiled_parts(forward) == ()
+
+
+def test_equal_pieces_have_a_graph_for_each_place_where_they_run() -> None:
+    config = CompilationConfig(backend="eager", cudagraph_mode=PIECEWISE)
+    compiled = load_model(DEPLOYMENT, config)
+    steps = [[4, 4], [3, 2], [8]]
+    wanted = [compiled.execute(batch(compiled, lengths)) for lengths in steps]
+    graphs = compiled.use_graphs(FakeRecorder())
+    example = batch(compiled, [4, 4])
+    with graphs.graphs.window():
+        compiled.run(compiled.prepare(example, PIECES), PIECES)
+    # Of the five pieces between four layers' attention, the three in the middle are one.
+    assert graphs.graphs.count(PIECES) == 5
+    graphs.serve([PIECES])
+    recorder = graphs.graphs.recorder
+    assert isinstance(recorder, FakeRecorder)
+    for lengths, logits in zip(steps, wanted, strict=True):
+        torch.testing.assert_close(compiled.execute(batch(compiled, lengths)), logits)
+    assert recorder.replays == 15
