@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from graphkiln.cli.argv import rewrite
-from graphkiln.cli.commands import cache, check, explain, key, precompile, warm
+from graphkiln.cli.commands import cache, check, explain, key, precompile, target, warm
 from graphkiln.cli.errors import INTERRUPTED, Problem, UsageProblem, problem_of
 from graphkiln.cli.session import Session, json_text
 
@@ -29,6 +29,7 @@ app.command("warm")(warm.warm)
 app.command("check")(check.check)
 app.command("key")(key.key)
 app.command("explain")(explain.explain)
+app.add_typer(target.app, name="target")
 app.add_typer(cache.app, name="cache")
 
 

@@ -28,7 +28,7 @@ class Prover:
         """Whether a model lies where its graphs can be captured, and there are some."""
         compilation = self._plan.compilation
         wanted = compilation.cudagraph_mode is not CUDAGraphMode.NONE and bool(compilation.capture_sizes)
-        return wanted and served.device.type == "cuda"
+        return wanted and served.device.type == "cuda" and served.weightless is None
 
     def prove(self, runner: Runner) -> None:
         """Captures, replays and gives back every graph. Raises ReplayDiffers where one is not as eager.

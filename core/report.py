@@ -64,7 +64,8 @@ class StartReport:
 
     `reasons` say why it was no hit; `counts` what was converted, compiled, started and loaded; `passes`
     what each pass did to each piece that was compiled: `{"piece", "tokens", "passes": [{"name", "seconds",
-    "matches"}]}`. `capture` is the report of a capture check, None where none was made.
+    "matches"}]}`. `capture` is the report of a capture check, None where none was made. `emulated` says that
+    the device was described and not here: what was loaded was not run.
     """
 
     outcome: Outcome
@@ -84,6 +85,7 @@ class StartReport:
     compiled_seconds: float | None = None
     passes: tuple[Mapping[str, Any], ...] = ()
     capture: Mapping[str, Any] | None = None
+    emulated: bool = False
 
     @property
     def seconds(self) -> float:

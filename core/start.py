@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -20,6 +20,7 @@ from graphkiln.cache.store.store import Store
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import NoDevice
 from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.part import Part, arguments_like
@@ -30,8 +31,12 @@ from graphkiln.core.proving import Prover
 from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
 from graphkiln.core.runner import Runner
 from graphkiln.core.session import Session
+from graphkiln.core.target.described import seen_here
+from graphkiln.core.target.elsewhere import call_there, described_elsewhere
 from graphkiln.core.trace.decorator import ActiveConfig, plain_calls
 from graphkiln.core.uncached import mode_none, why_uncached
+
+Weights = Literal["load", "none"]
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +46,7 @@ def precompile(
     config: CompilationConfig | None = None,
     *,
     check: bool = True,
+    weights: Weights | None = None,
     store_source: bool = True,
     debug_dump: Path | str | None = None,
     cache_root: Path | str | None = None,
@@ -48,12 +54,24 @@ def precompile(
 ) -> StartReport:
     """Traces, compiles, checks and publishes what a start of `deployment` needs; a hit does none of it.
 
+    `weights` "none", the default without a check, builds the model of shapes alone. For a device that is
+    described and not here all this happens in a child process, without weights and without the check.
     `debug_dump` is a folder that gets graphs, guards and generated sources to read, in a new folder inside.
     Raises CheckFailed, and publishes nothing, when compiled and eager disagree; CompileError and
     ModelError for what cannot be compiled; CacheError when the cache cannot be written.
     """
+    away = described_elsewhere(deployment)
+    if away is not None:
+        there: StartReport = call_there(
+            away, "precompile", deployment, config, progress=progress, check=check, weights=weights,
+            store_source=store_source, debug_dump=debug_dump, cache_root=cache_root,
+        )  # fmt: skip
+        return there
+    if weights == "none" and check and seen_here() is None:
+        raise ValueError("weights: none leaves nothing to check with: add --no-check, or load them")
     start = _Start(deployment, config, cache_root, progress, "precompile", must_publish=True)
-    return start.run(check=check, store_source=store_source, debug_dump=debug_dump)[1]
+    chosen = weights or ("load" if check else "none")
+    return start.run(check=check, weights=chosen, store_source=store_source, debug_dump=debug_dump)[1]
 
 
 def warm(
@@ -68,6 +86,13 @@ def warm(
 
     A hit is proved by a first call. Raises as `precompile` does, CheckFailed apart.
     """
+    away = described_elsewhere(deployment)
+    if away is not None:
+        there: StartReport = call_there(
+            away, "warm", deployment, config, progress=progress, require_hit=require_hit,
+            cache_root=cache_root,
+        )  # fmt: skip
+        return there
     start = _Start(deployment, config, cache_root, progress, "warm", must_publish=True)
     return start.run(compiles=not require_hit, first_call=True)[1]
 
@@ -83,7 +108,13 @@ def load_model(
 
     On a CUDA device its graphs are captured, and serve the steps of `runner.execute` that they fit. A
     cache that cannot be used makes the start slower and never impossible: `runner.report` says so.
+    Raises NoDevice for a target that is described and not here.
     """
+    away = described_elsewhere(deployment)
+    if away is not None:
+        raise NoDevice(
+            f"target {away.title}", "it is not here, so that nothing can be served on it", "load it there"
+        )
     start = _Start(deployment, config, cache_root, progress, "load_model", must_publish=False)
     runner, _ = start.run()
     if runner.served.device.type == "cuda":
@@ -113,6 +144,10 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
 
     Raises Bypass when a factor has no canonical form.
     """
+    away = described_elsewhere(deployment) if trace else None
+    if away is not None:
+        there: KeyReport = call_there(away, "key", deployment, config)
+        return there
     plan = make_plan(deployment, config or CompilationConfig())
     if plan.factors is None:
         assert plan.refusal is not None
@@ -192,12 +227,16 @@ class _Start:
         self,
         *,
         check: bool = False,
+        weights: Weights = "load",
         store_source: bool = True,
         compiles: bool = True,
         first_call: bool = False,
         debug_dump: Path | str | None = None,
         builds: bool = False,
     ) -> tuple[Runner, StartReport]:
+        emulated = seen_here() is not None
+        if emulated:
+            check, weights, first_call = False, "none", False
         with self.phases.phase("plan"):
             plan = self.plan = make_plan(self.deployment, self.config)
             session = Session(
@@ -211,10 +250,11 @@ class _Start:
             if compiles and needs_compiler and not session.has_candidate():
                 session.require_means(must_publish=self.must_publish)
         # A restored model has no eager forward to compare with.
-        restores = plan.compilation.compiles and not builds and not (check and session.has_unchecked())
+        restores = weights == "load" and plan.compilation.compiles and not builds
+        restores = restores and not (check and session.has_unchecked())
         prover = Prover(plan, session.journal)
         found = session.reopen(BACKBONE) if restores else None
-        served = found[0] if found is not None else self._built(plan)
+        served = found[0] if found is not None else self._built(plan, weights)
 
         context = call_context(served, self.deployment)
         if not plan.compilation.compiles:
@@ -229,7 +269,7 @@ class _Start:
         if first_call and session.journal.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.journal.smallest):
                 forward(*served.example_inputs(session.journal.smallest))
-        report = prover.kept(session.report(), session.store)
+        report = replace(prover.kept(session.report(), session.store), emulated=emulated)
         if session.dump is not None:
             session.dump.decisions(plan, report.decisions, report.key)
             # A hit compiles nothing, so that there is nothing else to show.
@@ -263,13 +303,14 @@ class _Start:
         )
         return forward_of(served.backbone, parts, serve)
 
-    def _built(self, plan: Plan) -> ServedModel:
+    def _built(self, plan: Plan, weights: Weights) -> ServedModel:
         assert plan.source is not None
         with self.phases.phase("model"):
             # Here and not above: a start that restores its model imports no transformers.
             from graphkiln.core.models.load import build
 
-            return build(plan.source, self.deployment, device=plan.target.torch_device)
+            device = plan.target.torch_device
+            return build(plan.source, self.deployment, weights=weights, device=device)
 
     def _open_store(self) -> Store | None:
         try:

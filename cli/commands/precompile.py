@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.commands.starting import started
+from graphkiln.cli.errors import UsageProblem
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ def precompile(
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Publish without comparing compiled and eager.")
     ] = False,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="none|load",
+            help="none: build the model of shapes, reading no weights; the default without a check.",
+            show_default=False,
+        ),
+    ] = None,
     no_store_source: Annotated[
         bool, typer.Option("--no-store-source", help="Keep no copy of the traced source files.")
     ] = False,
@@ -38,7 +48,14 @@ def precompile(
     as_json: Json = False,
 ) -> int:
     """Traces MODEL, compiles it, checks it and publishes the entry."""
+    if weights not in (None, "none", "load"):
+        raise UsageProblem(f"--weights takes none or load, not {weights!r}")
+    from graphkiln.core.target.description import is_description
+
+    chosen = cast('Literal["none", "load"] | None', weights)
     deployment, config = asked.build()
+    if weights == "none" and not no_check and not is_description(deployment.target):
+        raise UsageProblem("--weights none leaves nothing to check with", "add --no-check")
 
     def begin(progress: Progress | None) -> StartReport:
         from graphkiln.core import start
@@ -47,6 +64,7 @@ def precompile(
             deployment,
             config,
             check=not no_check,
+            weights=chosen,
             store_source=not no_store_source,
             debug_dump=debug_dump,
             cache_root=session.cache_root,

@@ -28,6 +28,8 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
         ("size", bytes_text(report.entry_bytes) if report.entry_bytes else ""),
         ("pieces", pieces_text(report)),
         ("did", counts_text(report.counts)),
+        ("check", "not here" if report.emulated and report.outcome == "compiled" else ""),
+        ("assurance", "emulated" if report.emulated and report.outcome == "hit" else ""),
         ("cold", f"{seconds_text(cold)} s when it was compiled" if cold else ""),
     ]
     return [
@@ -142,6 +144,7 @@ def start_json(report: StartReport, model: str) -> dict[str, Any]:
         "passes": [dict(piece) for piece in report.passes],
         "check": None if report.check is None else check_json(report.check),
         "capture": report.capture,
+        "assurance": "emulated" if report.emulated else None,
         "decisions": [asdict(decision) for decision in report.decisions],
         "effective": dict(report.effective),
         "reasons": [asdict(reason) for reason in report.reasons],

@@ -45,7 +45,9 @@ from graphkiln.core.errors import Bypass, CompileError, NoCompiler
 from graphkiln.core.passes.manager import PassManager, Watch
 from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.target.cpu import CpuTarget
+from graphkiln.core.target.described import seen_here
 from graphkiln.core.target.named import Target
+from graphkiln.core.target.undecided import refuse_undecided
 
 # With less than this a kernel of any size may not fit: a failed build is then the disk's fault.
 _LEAST_FREE_BYTES = 1 << 20
@@ -82,6 +84,9 @@ def compile_piece(piece: Piece, settings: InductorSettings, watch: Watch | None 
     Raises NoCompiler when a C++ compiler is needed and missing, DiskFull, CompileError when the piece does
     something that its plain calling convention cannot carry. `watch` sees the graph between passes.
     """
+    described = seen_here()
+    if described is not None:
+        refuse_undecided(piece.graph, described)
     passes = _pass_manager(settings, watch)
     with inductor_environment(settings, passes):
         mode, inputs, tokens = fake_inputs(piece.inputs, settings)

@@ -44,8 +44,10 @@ def describe(served: ServedModel) -> dict[str, Any] | None:
     prefix = head.prefix
     names = {id(tensor): name for name, tensor in head.tensors().items()}
     names |= {id(tensor): f"{prefix}.{name}" for name, tensor in base.named_parameters()}
-    logits = head.as_matrix()
-    buffers = {name: _packed(base, name) for name, _ in base.named_buffers()}
+    weightless = served.weightless
+    logits = head.as_matrix(None if weightless is None else weightless.mode)
+    known = {} if weightless is None else weightless.buffers
+    buffers = {name: _packed(base, name, known.get(name, buffer)) for name, buffer in base.named_buffers()}
     if logits is None or any(packed is None for packed in buffers.values()):
         return None
     return {
@@ -153,8 +155,7 @@ def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
     return root, leaf
 
 
-def _packed(root: nn.Module, name: str) -> dict[str, Any] | None:
-    buffer = root.get_buffer(name)
+def _packed(root: nn.Module, name: str, buffer: torch.Tensor) -> dict[str, Any] | None:
     if buffer.nbytes > _LARGEST_BUFFER_BYTES:
         return None
     path, _, leaf = name.rpartition(".")

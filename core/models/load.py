@@ -65,7 +65,9 @@ def build(
     layers = probe(deployment.model, model)
     weightless = None
     if weights == "none":
-        weightless, kind = assign_fake(deployment.model, model, device), None
+        mixed = bool(model._get_dtype_plan(getattr(torch, source.dtype)))
+        kind = None if mixed else _kind(source, deployment)
+        weightless = assign_fake(deployment.model, model, device)
     else:
         model, kind = _with_weights(source, deployment, model)
         model.to(device)
@@ -110,9 +112,10 @@ def _with_weights(
     dtype = getattr(torch, source.dtype)
     # Some models keep some of their tensors in float32, whatever the dtype of the rest.
     mixed = bool(model._get_dtype_plan(dtype))
-    if source.path is None or deployment.load_format == "dummy":
+    if _kind(source, deployment) == "random":
         assign_random(ref, model, deployment.seed)
         return model, None if mixed else "random"
+    assert source.path is not None
     stored = stored_weights(source, ref)
     try:
         if mixed:
@@ -121,6 +124,11 @@ def _with_weights(
     except NeedsConversion:
         return _converted(ref, source.path, model, dtype), None
     return model, "stored"
+
+
+def _kind(source: ModelSource, deployment: Deployment) -> Literal["stored", "random"]:
+    """Where a model's tensors come from, as far as it can be told without reading any."""
+    return "random" if source.path is None or deployment.load_format == "dummy" else "stored"
 
 
 def _converted(ref: str, folder: Path, model: Any, dtype: torch.dtype) -> Any:

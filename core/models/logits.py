@@ -5,6 +5,7 @@ Tried on torch 2.13: the calls of a head are seen by a dispatch mode, below whic
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # One number for one number: all that heads do besides their product. Each takes its operand.
@@ -83,14 +85,18 @@ class LogitsHead:
         """Returns the parameters around the base model, by their names in the whole model."""
         return dict(self._model.named_parameters())
 
-    def as_matrix(self) -> MatrixHead | None:
-        """Returns a head that does the same without the model, or None where its calls are of other kinds."""
+    def as_matrix(self, mode: FakeTensorMode | None = None) -> MatrixHead | None:
+        """Returns a head that does the same without the model, or None where its calls are of other kinds.
+
+        `mode` is that of fake tensors, whose numbers cannot be compared: their calls are.
+        """
         matrix: torch.Tensor | None = getattr(self._output_layer, "weight", None)
         if matrix is None or matrix.dim() != 2:
             return None
         # Large values show what softcaps do, small ones what is done beside them.
-        examples = [_hidden(5, matrix, 100.0), _hidden(5, matrix, 1.0), _hidden(1, matrix, 1.0)]
-        heads = [self._seen(hidden, matrix) for hidden in examples]
+        with mode or contextlib.nullcontext():
+            examples = [_hidden(5, matrix, 100.0), _hidden(5, matrix, 1.0), _hidden(1, matrix, 1.0)]
+            heads = [self._seen(hidden, matrix) for hidden in examples]
         first = heads[0]
         if first is None:
             return None
@@ -98,7 +104,7 @@ class LogitsHead:
             if head is None or (head.before, head.after) != (first.before, first.after):
                 return None
             with torch.no_grad():
-                if not torch.equal(self(hidden), head(hidden)):
+                if mode is None and not torch.equal(self(hidden), head(hidden)):
                     return None
         return first
 
@@ -112,7 +118,8 @@ class LogitsHead:
 
 def _hidden(count: int, matrix: torch.Tensor, scale: float) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(count, matrix.shape[1], generator=generator).mul_(scale).to(matrix.dtype)
+    hidden = torch.randn(count, matrix.shape[1], generator=generator).mul_(scale)
+    return hidden.to(matrix.device, matrix.dtype)
 
 
 class _Chain(TorchDispatchMode):
@@ -138,6 +145,9 @@ class _Chain(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        # What a fake tensor is asked for its device by: it computes nothing.
+        if func is torch.ops.prim.device.default:
+            return result
         if not self._follow(func, args, kwargs, result):
             self.broken = True
         return result

@@ -144,6 +144,22 @@ _OPT: dict[str, Any] = {
     **_NO_SPECIAL_TOKENS,
 }
 
+# The shapes of a model that is served, and random weights.
+_LLAMA_1B: dict[str, Any] = {
+    **_LLAMA,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    "tie_word_embeddings": True,
+    "initializer_range": 0.02,
+}
+
 # By name, the content of a config.json.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -154,6 +170,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "mixtral": MappingProxyType(_MIXTRAL),
         "qwen2_moe": MappingProxyType(_QWEN2_MOE),
         "opt": MappingProxyType(_OPT),
+        "llama-1b": MappingProxyType(_LLAMA_1B),
         "llama-30l": MappingProxyType({**_LLAMA, "num_hidden_layers": 30}),
     }
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import shutil
 from typing import Any
 
 import torch
@@ -40,6 +42,8 @@ class PagedTriton(AttentionBackend):
             return f"it runs on CUDA devices, not on {device.type}"
         if importlib.util.find_spec("triton") is None:
             return "triton is not installed"
+        if not _can_compile():
+            return "there is no C compiler, which Triton needs to launch a kernel"
         if dtype not in _DTYPES:
             return f"it computes {', '.join(map(_dtype_text, _DTYPES))}, not {_dtype_text(dtype)}"
         largest = max(layer.head_size, layer.value_size)
@@ -200,6 +204,13 @@ class _Shape:
 
 # A model's layers and the padded sizes are few: a step looks its shape up for each of its layers.
 _shape = functools.lru_cache(maxsize=4096)(_Shape)
+
+
+@functools.cache
+def _can_compile() -> bool:
+    """Whether Triton finds what it compiles its launchers with: it looks in the same places."""
+    named = os.environ.get("CC")
+    return any(shutil.which(found) for found in ([named] if named else ["gcc", "clang"]))
 
 
 @functools.cache

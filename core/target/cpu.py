@@ -68,12 +68,17 @@ _ARM = {
 }
 
 
+def cpu_targets() -> tuple[CpuTarget, ...]:
+    """Returns the targets that this machine's compiler can build for, the richest first."""
+    return tuple((_ARM if platform.machine() in ("aarch64", "arm64") else _X86).values())
+
+
 def cpu_target(name: str | None = None) -> CpuTarget:
     """Returns the target called `cpu` or `cpu:ISA`; `cpu` is the richest set that this machine runs.
 
     Raises BadTarget, listing the good names, for another name.
     """
-    table = _ARM if platform.machine() in ("aarch64", "arm64") else _X86
+    table = {one.isa: one for one in cpu_targets()}
     wanted = (name or "cpu").partition(":")[2]
     if wanted:
         if wanted not in table:

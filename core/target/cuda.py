@@ -83,6 +83,12 @@ def live_target(title: str | None = None) -> CudaTarget:
     return CudaTarget(live_properties(), str(torch.version.cuda), title or "cuda")
 
 
+def describe_live() -> Description:
+    """Returns the description of the current CUDA device. Raises NoDevice where there is none."""
+    live = live_target()
+    return Description("here", live.device, live_versions(), "captured")
+
+
 def live_properties() -> DeviceProperties:
     """Returns what torch says of the current CUDA device."""
     here = torch.cuda.get_device_properties(torch.cuda.current_device())

@@ -68,6 +68,14 @@ def _base(version: str) -> str:
     return version.partition("+")[0]
 
 
+_become: list[Description] = []
+
+
+def seen_here() -> Description | None:
+    """Returns the described device that this process sees, None in one that sees what is there."""
+    return _become[0] if _become else None
+
+
 def become(description: Description) -> None:
     """Makes this process see the described device as its one GPU. Raises NoDevice if it cannot."""
     require_tried(description)
@@ -86,6 +94,7 @@ def become(description: Description) -> None:
     _replace_fake_tensors()
     _replace_folding()
     _replace_triton(description)
+    _become.append(description)
     torch._C._StaticCudaLauncher = _Launcher(description)  # type: ignore[assignment,misc]
     if torch.version.cuda is None:
         torch.version.cuda = description.versions.cuda

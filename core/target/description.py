@@ -81,8 +81,13 @@ def require_target(name: str) -> None:
     """Raises BadTarget for a name that is no target's; imports no torch."""
     if name == "cpu" or name.startswith("cpu:"):
         cpu_target(name)
-    elif name != "cuda":
+    elif is_description(name):
         find_description(name)
+
+
+def is_description(name: str | None) -> bool:
+    """Whether a target's name is that of a description: a device that is likely not here."""
+    return name is not None and name not in ("cpu", "cuda") and not name.startswith("cpu:")
 
 
 def find_description(name: str) -> Description:

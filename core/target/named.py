@@ -14,8 +14,8 @@ Target = CpuTarget | CudaTarget
 def find_target(name: str | None) -> Target:
     """Returns the target called `name`; without a name the CUDA device here, or else the CPU here.
 
-    Raises BadTarget for a name that is none and a file that is no description, NoDevice for `cuda` where
-    there is none.
+    A description of the device here is that device. Raises BadTarget for a name that is none and a file
+    that is no description, NoDevice for `cuda` where there is none.
     """
     if name is None:
         return live_target() if torch.cuda.is_available() else cpu_target()
@@ -24,4 +24,9 @@ def find_target(name: str | None) -> Target:
     if name == "cuda":
         return live_target()
     found = find_description(name)
-    return CudaTarget(found.device, found.versions.cuda, found.title, described=found)
+    described = CudaTarget(found.device, found.versions.cuda, found.title, described=found)
+    if torch.cuda.is_available():
+        live = live_target(found.title)
+        if live.as_factor() == described.as_factor():
+            return live
+    return described

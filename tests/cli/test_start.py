@@ -141,7 +141,20 @@ def test_output_of(
 @pytest.mark.skipif(version("typer") != PINNED_TYPER, reason="other versions of typer draw help otherwise")
 @pytest.mark.parametrize(
     "command",
-    ["", "precompile", "warm", "key", "explain", "check", "cache", "cache ls", "cache inspect", "cache diff"],
+    [
+        "",
+        "precompile",
+        "warm",
+        "key",
+        "explain",
+        "check",
+        "target",
+        "target describe",
+        "cache",
+        "cache ls",
+        "cache inspect",
+        "cache diff",
+    ],
     ids=lambda text: text or "all",
 )
 def test_help_of(command: str, snapshot: Callable[[str], None]) -> None:
@@ -204,6 +217,7 @@ def test_every_option_reaches_the_deployment_and_the_config(
         "--performance-mode=interactivity",
         "--enforce-eager",
         "--no-check",
+        "--weights=none",
         "--no-store-source",
         "--debug-dump",
         str(tmp_path),
@@ -216,6 +230,7 @@ def test_every_option_reaches_the_deployment_and_the_config(
     assert (core.config.performance_mode.value, core.config.enforce_eager) == ("interactivity", True)
     assert core.options == {
         "check": False,
+        "weights": "none",
         "store_source": False,
         "debug_dump": tmp_path,
         "cache_root": tmp_path,

@@ -232,5 +232,11 @@ def test_what_cannot_be_restored_is_not_described(
     assert described(make_folder(model_type, **config), monkeypatch) is None
 
 
-def test_a_model_without_weights_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert described("preset:llama", monkeypatch, weights="none") is None
+def test_a_model_without_weights_is_described_like_one_with_them(
+    make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder("gemma2", head_dim=16, final_logit_softcapping=30.0)
+    for model in (folder, "preset:llama"):
+        with_weights = described(model, monkeypatch)
+        assert with_weights is not None
+        assert described(model, monkeypatch, weights="none") == with_weights

@@ -1,0 +1,122 @@
+"""Starting for a device that is not here: in a child process that sees it, told apart from this one.
+
+What becomes a described device stays one, so it is never the caller's own process. The child is this
+interpreter; it gets the call, gives back progress, and in the end the report or the error. What goes
+between the two are objects of one process and its own child, and of nobody else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.errors import NoDevice
+from graphkiln.core.report import Progress, Silent
+from graphkiln.core.target.described import become, require_tried, seen_here
+from graphkiln.core.target.description import Description, find_description
+from graphkiln.core.target.named import find_target
+
+
+def described_elsewhere(deployment: Deployment) -> Description | None:
+    """Returns the description that a deployment is for, unless this process or its GPU is that device.
+
+    Raises BadTarget, and NoDevice where nothing can be compiled for it from here.
+    """
+    if deployment.target is None or seen_here() is not None:
+        return None
+    described: Description | None = getattr(find_target(deployment.target), "described", None)
+    if described is not None:
+        require_tried(described)
+    return described
+
+
+def call_there(
+    description: Description, name: str, *args: Any, progress: Progress | None = None, **named: Any
+) -> Any:
+    """Returns what `graphkiln.core.start.NAME(*args, **named)` gives in a process that sees the device.
+
+    Raises what it raises, and NoDevice when the process ends without a word.
+    """
+    target = args[0].target
+    ours, theirs = multiprocessing.Pipe()
+    command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
+    # A GPU that is here would be seen beside the one that is not.
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    with ours, subprocess.Popen(command, env=environ, pass_fds=[theirs.fileno()]) as child:
+        theirs.close()
+        try:
+            ours.send((os.path.abspath(target) if os.path.isfile(target) else target, name, args, named))
+            return _heard(ours, progress or Silent())
+        except (EOFError, ConnectionError) as error:
+            raise NoDevice(
+                f"target {description.title}",
+                f"the process that compiles for it ended ({child.wait()})",
+                "see what it wrote before",
+            ) from error
+        finally:
+            if sys.exc_info()[0] is not None:
+                child.terminate()
+
+
+def _heard(ours: Connection, progress: Progress) -> Any:
+    while True:
+        kind, *content = ours.recv()
+        if kind == "result":
+            return content[0]
+        if kind == "error":
+            error, text = content
+            raise error from _Reported(text)
+        getattr(progress, kind)(*content)
+
+
+class _Reported(Exception):
+    """An error as the child process saw it: its traceback as text."""
+
+    def __str__(self) -> str:
+        return f"in the process that saw the device\n{self.args[0]}"
+
+
+class _Told:
+    """A progress that tells the parent process."""
+
+    def __init__(self, theirs: Connection) -> None:
+        self._theirs = theirs
+
+    def phase(self, name: str) -> None:
+        self._theirs.send(("phase", name))
+
+    def pieces(self, done: int, total: int, what: str = "pieces") -> None:
+        self._theirs.send(("pieces", done, total, what))
+
+    def note(self, text: str) -> None:
+        self._theirs.send(("note", text))
+
+
+def _serve(theirs: Connection) -> None:
+    target, name, args, named = theirs.recv()
+    try:
+        become(find_description(target))
+        from graphkiln.core import start
+
+        call: Callable[..., Any] = getattr(start, name)
+        if name in ("precompile", "warm"):
+            named["progress"] = _Told(theirs)
+        theirs.send(("result", call(*args, **named)))
+    except Exception as error:
+        try:
+            theirs.send(("error", error, traceback.format_exc()))
+        except (TypeError, AttributeError, ValueError):
+            told = NoDevice(f"target {target}", f"{type(error).__name__}: {error}", "see -vv")
+            theirs.send(("error", told, traceback.format_exc()))
+
+
+if __name__ == "__main__":
+    with Connection(int(sys.argv[1])) as connection:
+        _serve(connection)

@@ -1,0 +1,202 @@
+"""Entries made where no GPU is, started where one is: nothing is compiled there, and the numbers are eager's.
+
+    python scripts/gpu/round_trip.py build FOLDER            on a machine without a GPU
+    python scripts/gpu/round_trip.py run FOLDER OUT.json     on the device, FOLDER carried there
+
+`run` starts each model in processes that find no compiler: an empty PATH, a ptxas that refuses, fresh
+caches. Then it compiles the same on the device, and compares keys, builds and seconds of first calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+TARGET = "h200"
+MODELS = ("preset:llama-1b", "preset:llama-30l")
+COUNTS = (1, 7, 64, 300, 2048)
+OPTIONS = ("--dtype", "bfloat16", "-O2", "--target", TARGET)
+_REFUSING = "#!/bin/sh\nexit 77\n"
+
+
+def main() -> int:
+    command, folder = sys.argv[1], Path(sys.argv[2]).resolve()
+    if command == "build":
+        return max(graphkiln(folder, "precompile", model).returncode for model in MODELS)
+    if command == "started":
+        print(json.dumps(started(folder, sys.argv[3])))
+        return 0
+    found = {model: measured(folder, model) for model in MODELS}
+    Path(sys.argv[3]).write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(one["sound"] for one in found.values()) else 1
+
+
+def graphkiln(
+    root: Path, command: str, model: str, *more: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "graphkiln.cli", "--cache-root", str(root), "-q", command, model]
+    done = subprocess.run([*words, *OPTIONS, *more, "--json"], env=env, stdout=subprocess.PIPE, text=True)
+    print(command, model, "exit", done.returncode, file=sys.stderr)
+    return done
+
+
+def measured(folder: Path, model: str) -> dict[str, Any]:
+    """Returns what happened to one model: a hit without means, its numbers, the same built on the device."""
+    with tempfile.TemporaryDirectory() as scratch:
+        bare = without_means(Path(scratch))
+        hit = graphkiln(folder, "warm", model, "--require-hit", env=bare)
+        words = [sys.executable, __file__, "started", str(folder), model]
+        ours = subprocess.run(words, env=bare, stdout=subprocess.PIPE, text=True)
+        native = Path(scratch) / "native"
+        cold = graphkiln(native, "precompile", model, "--no-check")
+        same = graphkiln_diff(folder, native)
+    seen = json.loads(ours.stdout) if ours.returncode == 0 else {"error": ours.returncode}
+    report = json.loads(cold.stdout or "{}")
+    return {
+        "sound": hit.returncode == 0 and seen.get("sound") is True and same["exit"] == 0,
+        "warm": json.loads(hit.stdout or "{}"),
+        "started": seen,
+        "cold": {name: report.get(name) for name in ("outcome", "key", "wall_seconds", "phases", "error")},
+        "diff": same,
+    }
+
+
+def without_means(scratch: Path) -> dict[str, str]:
+    """Returns an environment in which nothing can be compiled and nothing was before."""
+    empty, ptxas = scratch / "bin", scratch / "ptxas"
+    empty.mkdir()
+    ptxas.write_text(_REFUSING)
+    ptxas.chmod(0o755)
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    folders = {"HOME": "home", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    return {
+        **kept,
+        **{name: str(scratch / place) for name, place in folders.items()},
+        "PATH": str(empty),
+        "CC": "/nonexistent/cc",
+        "CXX": "/nonexistent/c++",
+        "TRITON_PTXAS_PATH": str(ptxas),
+    }
+
+
+def graphkiln_diff(one: Path, other: Path) -> dict[str, Any]:
+    """Returns whether the entries of two roots are one build, as `cache diff` says it."""
+    entries = {}
+    for path in sorted(other.glob("torch_compile_cache/*/entry.json")):
+        entries = {"a": one / "torch_compile_cache" / path.parent.name, "b": path.parent}
+    words = [
+        sys.executable,
+        "-m",
+        "graphkiln.cli",
+        "-q",
+        "cache",
+        "diff",
+        *map(str, entries.values()),
+        "--json",
+    ]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
+    return {"exit": done.returncode, **json.loads(done.stdout or "{}")}
+
+
+def started(root: Path, model: str) -> dict[str, Any]:
+    """Returns a start from the entry: what was spawned and compiled, the first call, numbers, graphs."""
+    spawned: list[str] = []
+    sys.addaudithook(
+        lambda event, args: spawned.append(str(args[:1])) if event == "subprocess.Popen" else None
+    )
+    began = time.perf_counter()
+    import torch
+    import triton
+
+    from graphkiln.core import CompilationConfig, Deployment
+    from graphkiln.core.start import load_model
+
+    compiled: list[str] = []
+    triton.knobs.compilation.listener = lambda **facts: compiled.append(str(facts.get("src")))
+    torch.cuda.init()
+    imported = time.perf_counter() - began
+    deployment = Deployment(model, dtype="bfloat16", target=TARGET)
+    runner = load_model(deployment, CompilationConfig(optimization_level=2), cache_root=root)
+    report = runner.report
+    assert report is not None
+    first, _ = timed(runner, 1)
+    again, _ = timed(runner, 1)
+    numbers, graphs = compare(runner, deployment), captured(runner)
+    quiet = not spawned and not compiled and report.outcome == "hit"
+    return {
+        "sound": quiet and all(row["ok"] for row in numbers) and all(row["ok"] for row in graphs),
+        "outcome": report.outcome,
+        "counts": dict(report.counts),
+        "phases": report.phases,
+        "notes": report.notes,
+        "spawned": spawned,
+        "compiled": compiled,
+        "import_seconds": imported,
+        "first_call_seconds": first,
+        "second_call_seconds": again,
+        "attention": runner.backend.name,
+        "numbers": numbers,
+        "graphs": graphs,
+    }
+
+
+def timed(runner: Any, count: int) -> tuple[float, Any]:
+    import torch
+
+    from graphkiln.core.start import call_context
+
+    inputs = runner.served.example_inputs(count)
+    with call_context(runner.served, runner.deployment)(count):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        output = runner(*inputs)
+        torch.cuda.synchronize()
+    return time.perf_counter() - began, output
+
+
+def compare(runner: Any, deployment: Any) -> list[dict[str, Any]]:
+    """Returns the entry's outputs against those of the model's own code, run eagerly with the same ops."""
+    import torch
+
+    from graphkiln.core.compile.check import compared
+    from graphkiln.core.models.load import build
+    from graphkiln.core.models.source import identify
+    from graphkiln.core.start import call_context
+
+    eager = build(identify(deployment), deployment, device=runner.served.device)
+    rows = []
+    for count in COUNTS:
+        _, output = timed(runner, count)
+        with torch.no_grad(), call_context(eager, deployment)(count):
+            wanted = eager.backbone.forward(*eager.example_inputs(count))
+        error, tolerance = compared(output, wanted)
+        rows.append({"tokens": count, "error": error, "tolerance": tolerance, "ok": error <= tolerance})
+    return rows
+
+
+def captured(runner: Any) -> list[dict[str, Any]]:
+    """Returns graphs captured from the entry, replayed on fresh inputs and compared."""
+    from graphkiln.core.config.modes import CUDAGraphMode
+    from graphkiln.core.graphs.capture import open_capturer
+    from graphkiln.core.graphs.descriptor import BatchDescriptor
+
+    capturer, rows = open_capturer(runner), []
+    # Of the pieces: without a compiler attention is plain PyTorch, which no graph of the whole step holds.
+    mode = CUDAGraphMode.PIECEWISE
+    for tokens in (64, 8, 1):
+        descriptor = BatchDescriptor(mode, tokens)
+        taken = capturer.capture(descriptor)
+        replayed = capturer.replay(descriptor, 1)
+        row = {"mode": mode.name, "tokens": tokens, "seconds": taken.seconds, "ok": replayed.ok}
+        rows.append({**row, "error": replayed.max_abs_error, "tolerance": replayed.tolerance})
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
