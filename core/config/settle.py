@@ -50,6 +50,7 @@ def settle(
                 "nothing with -O0"
             )
         effective = _without_ours(_partitioned(effective, facts, after), after)
+        effective = _without_search(effective, config, after)
     return Resolution(effective, (*before.decisions, *found.decisions, *after.decisions))
 
 
@@ -98,6 +99,15 @@ def _partitioned(effective: EffectiveConfig, facts: Facts, trail: Trail) -> Effe
     reason = "Inductor partitions for CUDA graphs only: on a CPU the whole graph is one piece with attention"
     trail.decide("splitting_ops", effective.splitting_ops, (), reason)
     return replace(effective, splitting_ops=())
+
+
+def _without_search(effective: EffectiveConfig, config: CompilationConfig, trail: Trail) -> EffectiveConfig:
+    """Returns single sizes compiled as any range is: no kernel is timed to compile another."""
+    if config.compile_sizes:
+        for name, asked in effective.single_size_options.items():
+            reason = "no kernel is timed while compiling: the device may not be here"
+            trail.decide(f"{inductor_options.FIELD}.{name}", asked, False, reason)
+    return replace(effective, single_size_options={})
 
 
 def _without_ours(effective: EffectiveConfig, trail: Trail) -> EffectiveConfig:
