@@ -188,6 +188,7 @@ def _replace_fake_tensors() -> None:
 def _replace_folding() -> None:
     """Constants are computed on the CPU: Inductor runs `aten.full` and its like outside of fake mode."""
     from torch._inductor import constant_folding
+    from torch._inductor.fx_passes import joint_graph
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map
 
@@ -200,13 +201,15 @@ def _replace_folding() -> None:
         def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             return func(*tree_map(on_cpu, args), **tree_map(on_cpu, kwargs or {}))
 
-    original = constant_folding.ConstantFolder._deduce_value
+    def folded(original: Callable[..., Any]) -> Callable[..., Any]:
+        def deduce_value(self: Any, node: Any) -> Any:
+            with OnCpu():  # type: ignore[no-untyped-call]
+                return original(self, node)
 
-    def deduce_value(self: Any, node: Any) -> Any:
-        with OnCpu():  # type: ignore[no-untyped-call]
-            return original(self, node)
+        return deduce_value
 
-    constant_folding.ConstantFolder._deduce_value = deduce_value  # type: ignore[method-assign]
+    for folder in (constant_folding.ConstantFolder, joint_graph.UniformValueConstantFolder):
+        setattr(folder, "_deduce_value", folded(folder._deduce_value))  # noqa: B010
 
 
 def _replace_triton(description: Description) -> None:
