@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from graphkiln.cache.factors.difference import Difference, Kind, differences
+from graphkiln.cache.factors.paths import path_text
 
 _AGAIN = "compile again"
 # The columns of a row in the recorded table of parameters.
@@ -148,21 +149,7 @@ def plain_constant(value: Any) -> Any:
 
 def record_text(record: Mapping[str, Any]) -> str:
     """Return a record's path as a person would write it, with what of the object was looked at."""
-    text = ""
-    for kind, *rest in record["path"]:
-        detail = rest[0] if rest else ""
-        if kind in ("self", "builtins"):
-            text = kind
-        elif kind == "module":
-            text = str(detail)
-        elif kind in ("attr", "gattr"):
-            text += f".{detail}"
-        elif kind in ("ditem", "item"):
-            text += f"[{plain_constant(detail)!r}]"
-        elif kind in ("nthkey", "nthval"):
-            text += f".{'keys' if kind == 'nthkey' else 'values'}()[{detail}]"
-        else:
-            text = f"type({text})" if kind == "type" else f"{text}.{kind}"
+    text = path_text(record["path"])
     extra = record.get("extra")
     return f"{text} {extra}" if isinstance(extra, str) else text
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from graphkiln.cache.factors.paths import path_text
 from graphkiln.core.trace.fold import unfold
-from graphkiln.core.trace.paths import path_text
 from graphkiln.core.trace.shapes import facts_of
 
 if TYPE_CHECKING:

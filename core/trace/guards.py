@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch._dynamo import source as sources
 
+from graphkiln.cache.factors.paths import path_text
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import observe, typed_constant
-from graphkiln.core.trace.paths import Path, Walker, path_text
+from graphkiln.core.trace.paths import Path, Walker
 from graphkiln.core.trace.records import Record
 from graphkiln.core.trace.sources import Aliases, argument_of, path_of
 

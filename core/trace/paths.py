@@ -89,25 +89,3 @@ def _step(value: Any, step: tuple[Any, ...]) -> Any:
     if kind == "nthval":
         return list(value.values())[step[1]]
     raise PathBroken(list(step))
-
-
-def path_text(path: Path) -> str:
-    """Returns a path as a person would write it."""
-    text = ""
-    for step in path:
-        kind = step[0]
-        if kind in ("self", "builtins"):
-            text = kind
-        elif kind == "module":
-            text = step[1]
-        elif kind in ("attr", "gattr"):
-            text += f".{step[1]}"
-        elif kind in ("ditem", "item"):
-            text += f"[{untyped_constant(step[1])!r}]"
-        elif kind in ("nthkey", "nthval"):
-            text += f".{'keys' if kind == 'nthkey' else 'values'}()[{step[1]}]"
-        else:
-            text = (
-                f"type({text})" if kind == "type" else f"{text}.{'__mro__' if kind == 'mro' else '__dict__'}"
-            )
-    return text

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from graphkiln.cache.factors.difference import Difference
+from graphkiln.cache.factors.paths import path_text
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import observe
-from graphkiln.core.trace.paths import PathBroken, Walker, path_text
+from graphkiln.core.trace.paths import PathBroken, Walker
 
 Record = dict[str, Any]
 
