@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_MOST_NAMES = 8
+
 
 class GraphkilnError(Exception):
     """The root of every error that graphkiln raises on purpose."""
@@ -148,7 +150,9 @@ class AmbiguousEntry(CacheError):
         self.ref, self.matches = ref, matches
 
     def __str__(self) -> str:
-        return f"{self.ref!r} is not unique: {', '.join(key[:10] for key in self.matches)}"
+        names = [key[:10] for key in self.matches[:_MOST_NAMES]]
+        more = f" and {len(self.matches) - len(names)} more" if len(self.matches) > len(names) else ""
+        return f"{self.ref!r} is not unique: {', '.join(names)}{more}"
 
 
 class BadFilter(CacheError):

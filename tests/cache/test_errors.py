@@ -23,6 +23,8 @@ ALL = [
     errors.BadFilter("siez>1", "no name 'siez'", ("size",)),
     errors.RestoreRefused("0123456789-20260101T000000Z", "it is still damaged"),
     errors.AmbiguousEntry("a", ("a" * 64, "ab" * 32)),
+    errors.UnknownLayout("/c", "vllm", "it holds nothing"),
+    errors.EnvironmentUnreadable("process 1", "permission denied"),
     errors.FactorsChanged("a" * 64, "b" * 64),
 ]
 
@@ -42,3 +44,8 @@ def test_errors_survive_pickling_and_are_one_line(error: errors.CacheError) -> N
     assert str(copy) == str(error)
     assert "\n" not in str(error)
     assert not str(error).endswith(".")
+
+
+def test_many_matches_are_counted() -> None:
+    text = str(errors.AmbiguousEntry("a", tuple(f"{number:010x}" for number in range(30))))
+    assert text.endswith("0000000007 and 22 more")

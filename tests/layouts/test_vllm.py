@@ -236,3 +236,8 @@ def test_a_tree_is_found_where_vllm_would_keep_it(tmp_path: Path) -> None:
     assert [row.id for row in open_tree(TreeRef("vllm", tree.root / "torch_compile_cache")).rows] == [
         tree.short
     ]
+
+
+def test_a_root_in_which_nothing_was_compiled_yet_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "modelinfos").mkdir()
+    assert READER.scan(tmp_path).rows == ()

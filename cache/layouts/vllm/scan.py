@@ -30,6 +30,8 @@ from graphkiln.cache.layouts.vllm.model import MODEL_FILE, STOP, Model, Summary,
 PIECES, AOT = "torch_compile_cache", "torch_aot_compile"
 SHORT, LONG = re.compile(r"[0-9a-f]{10}"), re.compile(r"[0-9a-f]{64}")
 RANK = re.compile(r"rank_(\d{1,6}_\d{1,6})")
+# What a root holds before anything was compiled in it.
+_ROOT_NAMES = {"modelinfos", "dummy_cache"}
 _MOST_THREADS = 4
 _PART_FILE = re.compile(rf"(rank_\d+_\d+)/([^/]+)/(?:{FACTOR_FILE}|{GRAPH_FILE}|{INDEX_FILE}|artifact_.*)")
 
@@ -178,7 +180,7 @@ def scan_tree(path: Path) -> VllmTree:
     if not shorts and AOT not in names:
         if any(RANK.fullmatch(name) for name in names):
             return VllmTree(base, (PieceFolder(base, walk(base)),), (), unkeyed=True)
-        if base.name != PIECES:
+        if base.name != PIECES and not _ROOT_NAMES & set(names):
             raise UnknownLayout(str(path), "vllm", f"it holds {seen_text(path)}")
     pieces = tuple(PieceFolder(base / name, walk(base / name)) for name in shorts)
     longs = [name for name in folders_in(base / AOT) if LONG.fullmatch(name)]
