@@ -66,8 +66,10 @@ def prove_graphs(
     compilation, plan, decisions = possible_plan(runner, compilation)
     if not plan.descriptors:
         return Proof(compilation, plan, decisions, None)
+    with phases.phase("prepare"):
+        capturer = capturer or open_capturer(runner, breakable=compilation.breakable)
     found = examine(
-        capturer or open_capturer(runner, breakable=compilation.breakable),
+        capturer,
         plan,
         compiled=compilation.compiles,
         phases=phases,

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from graphkiln.cache.inspect.capture import capture_of
+from graphkiln.cache.store.root import CacheRoot
+from graphkiln.cache.store.store import Store
+from graphkiln.cli.app import main
+from graphkiln.core import check as check_module
 from graphkiln.core.check import check
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.graphs.traffic import Served
 from graphkiln.core.plan import make_plan
+from graphkiln.core.report import StartReport
 from graphkiln.core.start import key
+from tests.cache.inspect.made import make_entry
+from tests.graphs.made import MadeCapturer
+from tests.graphs.test_proof import COMPILATION, toy_runner
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +90,55 @@ def test_a_deployment_without_graphs_says_what_took_them(config: CompilationConf
 def test_a_traffic_is_told_against_the_plan() -> None:
     report = check(Deployment("preset:llama"), traffic={1: 3.0, 300: 1.0})
     assert report.traffic == Served(steps=4.0, padding=0.0, larger=0.25)
+
+
+class Device:
+    """A made-up device on which the model of a deployment lies, and an entry that it was loaded from."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, capturer: MadeCapturer) -> None:
+        self.entry = make_entry(Store(CacheRoot(root)))
+        start = StartReport("hit", self.entry.key, None, "made-up", self.entry.path, phases=(("load", 0.5),))
+        runner = toy_runner(start)
+        monkeypatch.setattr(check_module, "_resolved", lambda *asked: ("made-up", COMPILATION, (), None))
+        plan = SimpleNamespace(compilation=COMPILATION)
+        monkeypatch.setattr("graphkiln.core.start.load_built", lambda *asked, **options: (runner, plan))
+        monkeypatch.setattr("graphkiln.core.graphs.proof.open_capturer", lambda *asked, **options: capturer)
+
+
+def test_with_the_device_every_graph_is_captured_and_the_report_is_kept_with_the_entry(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Device(monkeypatch, tmp_path, MadeCapturer())
+    report = check(Deployment("toy", max_num_seqs=4), cache_root=tmp_path, traffic={3: 1.0})
+    assert report.ok
+    assert report.why_not is None
+    assert report.cudagraphs["mode"] == report.plan.mode.name == "FULL_DECODE_ONLY"
+    assert {row.mode for row in report.dispatch if row.kind == "decode"} == {"FULL"}
+    assert report.traffic == Served(1.0, 0.25, 0.0)
+    assert [name for name, _ in report.phases if name != "other"] == [
+        "resolve", "load", "prepare", "estimate", "capture", "replay", "time",
+    ]  # fmt: skip
+    assert report.kept == device.entry.path / "reports" / "capture.json"
+    assert capture_of(device.entry) == report.capture
+    assert device.entry.verify() == []
+
+
+def test_a_report_that_cannot_be_kept_is_shown_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    device = Device(monkeypatch, tmp_path, MadeCapturer(error={4: 1.0}))
+    device.entry.path.rename(tmp_path / "elsewhere")
+    report = check(Deployment("toy", max_num_seqs=4), cache_root=tmp_path)
+    assert report.capture is not None
+    assert not report.ok
+    assert report.kept is None
+    assert report.notes == ("the report was not kept: the entry cannot be written",)
+
+
+@pytest.mark.parametrize(("error", "status"), [({}, 0), ({4: 1.0}, 1)])
+def test_the_exit_status_says_whether_every_graph_equals_eager(
+    error: dict[int, float], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Device(monkeypatch, tmp_path, MadeCapturer(error=error))
+    words = ["check", "preset:llama", "-q", "--json", "--max-num-seqs", "4", "--cache-root", str(tmp_path)]
+    assert main(words) == status
