@@ -39,7 +39,8 @@ def read_file(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
             size = os.fstat(stream.fileno()).st_size
             if size > most:
                 raise FileFault(name, "size", f"{size} bytes are more than {most}")
-            return stream.read(most)
+            # As much as there is: a buffer is made for what is asked for.
+            return stream.read(size)
     except OSError as error:
         kind, detail = _REASONS.get(error.errno or 0, ("unreadable", (error.strerror or "").lower()))
         raise FileFault(name, kind, detail) from None

@@ -20,8 +20,10 @@ MAX_STACK = 200_000
 MAX_MARKS = 10_000
 # How many opcodes are followed between two looks at the other limits.
 CHECK_EVERY = 256
-# The codes of MEMOIZE, SHORT_BINUNICODE, BINUNICODE, BINGET and LONG_BINGET.
-_MEMOIZE, _SHORT_TEXT, _TEXT, _GET, _LONG_GET = 0x94, 0x8C, 0x58, 0x68, 0x6A
+# A text or bytes from this size on can be left where they lie.
+LARGE = 1024
+# The codes of MEMOIZE, SHORT_BINUNICODE, BINUNICODE, BINBYTES, BINGET and LONG_BINGET.
+_MEMOIZE, _SHORT_TEXT, _TEXT, _BYTES, _GET, _LONG_GET = 0x94, 0x8C, 0x58, 0x42, 0x68, 0x6A
 # What pickletools says where the bytes end too early.
 _CUT = ("exhausted", "remain", "not enough data", "no newline")
 
@@ -37,16 +39,17 @@ class PickleFault(Exception):
         return f"{self.reason} at byte {self.at}"
 
 
-def read_pickle(data: bytes) -> Any:
+def read_pickle(data: bytes, *, views: bool = False) -> Any:
     """Return the one value of a pickle; `PickleFault` for anything that is not a whole pickle.
 
-    Lists, dicts and sets are real ones; what cannot be a key of a dict stands in it as a `Made`.
+    Lists, dicts and sets are real ones; what cannot be a key of a dict stands in it as a `Made`. With
+    `views` a large text is a view of its UTF-8, and large bytes are a view too, neither copied nor decoded.
     """
     if len(data) > MAX_BYTES:
         raise PickleFault(0, f"{len(data)} bytes are more than {MAX_BYTES}")
     machine = Machine(MAX_MARKS)
     try:
-        _follow(machine, data)
+        _follow(machine, data, views)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         # IndexError is an empty stack or the end of the bytes, KeyError a memo that was never written.
         text = str(error) or type(error).__name__
@@ -55,7 +58,7 @@ def read_pickle(data: bytes) -> Any:
     return machine.result
 
 
-def _follow(machine: Machine, data: bytes) -> None:
+def _follow(machine: Machine, data: bytes, views: bool) -> None:
     """Take the opcodes one by one, each read as pickletools reads it.
 
     The few that most of a pickle consists of are read here: a reader for each takes twice as long.
@@ -86,7 +89,16 @@ def _follow(machine: Machine, data: bytes) -> None:
             end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
             if end > len(data):
                 raise ValueError("not enough data")
-            stack.append(str(view[at + 5 : end], "utf-8", "surrogatepass"))
+            part = view[at + 5 : end]
+            keep = views and len(part) > LARGE
+            stack.append(part if keep else str(part, "utf-8", "surrogatepass"))
+            at = end
+        elif code == _BYTES:
+            end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+            if end > len(data):
+                raise ValueError("not enough data")
+            part = view[at + 5 : end]
+            stack.append(part if views and len(part) > LARGE else bytes(part))
             at = end
         elif code == _GET:
             stack.append(memo[data[at + 1]])

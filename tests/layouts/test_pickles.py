@@ -157,3 +157,11 @@ def test_no_bytes_make_it_raise_anything_else() -> None:
             sum(1 for _ in nested(read_pickle(bytes(data))))
         except PickleFault:
             continue
+
+
+def test_what_is_large_can_be_left_where_it_lies() -> None:
+    long, data = "é" * pickles.LARGE, b"x" * (pickles.LARGE + 1)
+    found = read_pickle(pickle.dumps(["short", long, b"short", data], 4), views=True)
+    assert [type(one) for one in found] == [str, memoryview, bytes, memoryview]
+    assert (str(found[1], "utf-8"), bytes(found[3])) == (long, data)
+    assert read_pickle(pickle.dumps([long, data], 4)) == [long, data]

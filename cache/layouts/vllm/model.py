@@ -105,6 +105,13 @@ class Model:
     @cached_property
     def sources(self) -> dict[str, str]:
         """The text of every traced file by the name of its module."""
+        return {
+            module: text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
+            for module, text in self._contents.items()
+        }
+
+    @cached_property
+    def _contents(self) -> dict[str, str | memoryview]:
         return {plain_text(one["module"]): one["content"] for one in self._inlined()}
 
     @cached_property
@@ -126,7 +133,9 @@ class Model:
         for record in itertools.islice(records if isinstance(records, (set, list)) else (), _MOST_RECORDS):
             one = attributes_of(record)
             numbers = (one.get("firstlineno"), one.get("lastlineno"))
-            if isinstance(one.get("content"), str) and all(isinstance(number, int) for number in numbers):
+            if isinstance(one.get("content"), (str, memoryview)) and all(
+                isinstance(number, int) for number in numbers
+            ):
                 yield one
 
     def code_hashes(self, known_files: Collection[str] = ()) -> Iterator[str]:
@@ -135,7 +144,7 @@ class Model:
         The likely one comes first; `known_files` are paths of which it is known. Files count by their
         absolute paths, whose prefix the traced function gives.
         """
-        prefix, modules = self._prefix, sorted(self.sources)
+        prefix, modules = self._prefix, sorted(self._contents)
         if not prefix or not modules:
             return
         packages = {
@@ -153,19 +162,19 @@ class Model:
     def _prefix(self) -> str:
         """The folder of installed packages: where the top package of a traced module lies."""
         parts = self.file.split("/")
-        tops = {module.partition(".")[0] for module in self.sources}
+        tops = {module.partition(".")[0] for module in self._contents}
         own = next((at for at in range(len(parts) - 1, 0, -1) if parts[at] in tops), 0)
         return "/".join(parts[:own])
 
     def _code_hash(self, prefix: str, packages: set[str]) -> str:
         files = sorted(
             (f"{prefix}/{module.replace('.', '/')}" + ("/__init__.py" if module in packages else ".py"), text)
-            for module, text in self.sources.items()
+            for module, text in self._contents.items()
         )
         digest = hashlib.sha256()
         for number, (path, text) in enumerate(files):
             digest.update(f"{chr(10) if number else ''}{path}\n".encode())
-            digest.update(text.encode("utf-8", "surrogatepass"))
+            digest.update(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
         return digest.hexdigest()
 
     @cached_property
@@ -203,9 +212,10 @@ class Model:
     @property
     def mega(self) -> bool:
         """Whether it holds its artifacts itself, seen without taking the pickle inside apart."""
-        return any(
-            _ARTIFACTS in part for part in nested(self.outer.get("compiled_fn")) if isinstance(part, bytes)
-        )
+        parts = nested(self.outer.get("compiled_fn"))
+        # Behind a view lies the whole file, in which the name stands nowhere else.
+        wholes = (part.obj if isinstance(part, memoryview) else part for part in parts)
+        return any(_ARTIFACTS in whole for whole in wholes if isinstance(whole, bytes))
 
     def summary(self) -> Summary:
         """Return what a list of entries needs: the rest may be hundreds of megabytes."""
@@ -219,8 +229,8 @@ class Model:
         return found if isinstance(found, dict) else {}
 
 
-def read_model(data: bytes, name: str = MODEL_FILE) -> Model:
-    """Return what a `model` file says.
+def read_model(data: bytes, name: str = MODEL_FILE, *, views: bool = False) -> Model:
+    """Return what a `model` file says; with `views` as much as its summary needs.
 
     `FileFault` of kind unreadable for a pickle that is not whole, of kind version for one that holds other
     things.
@@ -228,7 +238,7 @@ def read_model(data: bytes, name: str = MODEL_FILE) -> Model:
     if not data:
         raise FileFault(name, "unreadable", "empty")
     try:
-        outer = read_pickle(data)
+        outer = read_pickle(data, views=views)
     except PickleFault as fault:
         raise FileFault(name, "unreadable", f"pickle {fault}") from None
     if not isinstance(outer, dict) or not set(outer) >= NEEDED:

@@ -125,11 +125,11 @@ class AotFolder(Folder):
     # What the first rank's file that can be read says in short.
     summary: Summary | None = None
 
-    def model(self, rank: str) -> Model | FileFault:
+    def model(self, rank: str, *, views: bool = False) -> Model | FileFault:
         """Return what the file of a rank says, or what is wrong with it; it is read each time."""
         name = f"rank_{rank}/{MODEL_FILE}"
         try:
-            return read_model(read_file(self.path, name), name)
+            return read_model(read_file(self.path, name), name, views=views)
         except FileFault as fault:
             return fault
 
@@ -192,7 +192,7 @@ def scan_tree(path: Path) -> VllmTree:
 
 def _looked_into(path: Path) -> AotFolder:
     folder = AotFolder(path, walk(path))
-    found = (folder.model(rank) for rank in folder.ranks)
+    found = (folder.model(rank, views=True) for rank in folder.ranks)
     return replace(folder, summary=next((one.summary() for one in found if isinstance(one, Model)), None))
 
 
