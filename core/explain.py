@@ -28,6 +28,7 @@ from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.publication import versions
 from graphkiln.core.report import Decision
 from graphkiln.core.start import key, store_for
+from graphkiln.core.target.cuda import CudaTarget
 from graphkiln.core.trace.code import check_source
 from graphkiln.core.uncached import mode_none, why_uncached
 
@@ -174,14 +175,20 @@ def _never_hits(plan: Plan, store: Store | None) -> Difference | None:
 
 
 def _unusable(entry: Entry, plan: Plan) -> Difference | None:
-    """Returns why a start would not use an entry that has its lookup: this CPU, or damage."""
-    try:
-        require_device(entry.short, plan.target)
-    except LoadRefused as refusal:
-        return Difference("compiler", f"entry {entry.short}", "usable", refusal.reason)
+    """Returns why a start would not use an entry that has its lookup: this machine, or damage."""
+    if not _is_described(plan):
+        try:
+            require_device(entry.short, plan.target)
+        except LoadRefused as refusal:
+            return Difference("compiler", f"entry {entry.short}", "usable", refusal.reason)
     # What nothing lists stops no start.
     faults = [fault for fault in entry.verify(RANK) if fault.kind != "extra"]
     return _damaged(entry, f"{faults[0].file}: {faults[0].kind}") if faults else None
+
+
+def _is_described(plan: Plan) -> bool:
+    """Whether a plan is for a device that is not here: what it would load is asked about, and not loaded."""
+    return isinstance(plan.target, CudaTarget) and plan.target.described is not None
 
 
 def _damaged(entry: Entry, what: str) -> Difference:
@@ -192,6 +199,8 @@ def _damaged(entry: Entry, what: str) -> Difference:
 def _left_open(entry: Entry, plan: Plan) -> str:
     """Returns why the rest of the code cannot be known without a trace, "" where it can."""
     assert plan.source is not None
+    if _is_described(plan):
+        return f"{plan.target.name} is not here"
     served, why = restored(entry, BACKBONE, plan.source, plan.deployment, plan.target.torch_device)
     return "" if served is not None else why
 

@@ -5,8 +5,7 @@ Each returns what it did as a report; nothing here prints.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,27 +17,23 @@ from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
 from graphkiln.core.config.compilation import CompilationConfig
-from graphkiln.core.config.modes import CompilationMode
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.models.light import describe
 from graphkiln.core.models.served import ServedModel
-from graphkiln.core.part import Part, arguments_like
 from graphkiln.core.parts import BACKBONE, Context, call_context, find_parts, forward_of
 from graphkiln.core.phases import Phases
-from graphkiln.core.plan import Plan, make_plan, plan_for_class
+from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.proving import Prover
 from graphkiln.core.report import KeyReport, Progress, Silent, StartReport
 from graphkiln.core.runner import Runner
 from graphkiln.core.session import Session
 from graphkiln.core.target.described import seen_here
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere
-from graphkiln.core.trace.decorator import ActiveConfig, plain_calls
+from graphkiln.core.trace.decorator import plain_calls
 from graphkiln.core.uncached import mode_none, why_uncached
 
 Weights = Literal["load", "none"]
-
-_log = logging.getLogger(__name__)
 
 
 def precompile(
@@ -174,32 +169,6 @@ def key(deployment: Deployment, config: CompilationConfig | None = None, *, trac
         target=plan.target.name,
         effective=plan.effective(),
     )
-
-
-def start_module(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], active: ActiveConfig
-) -> Callable[..., Any]:
-    """Returns what serves a decorated module's calls; its first call, `args` and `kwargs`, is the example."""
-    name = f"{type(module).__module__}.{type(module).__qualname__}"
-    first = next((tensor for tensor in module.parameters()), None)
-    dtype = str(first.dtype if first is not None else torch.get_default_dtype()).removeprefix("torch.")
-    device = first.device.type if first is not None and first.is_cuda else "cpu"
-    plan = plan_for_class(active.deployment or Deployment(model=name), active.config, name, dtype, device)
-    if plan.compilation.mode in (CompilationMode.NONE, CompilationMode.STOCK_TORCH_COMPILE):
-        plain: Callable[..., Any] = module.forward
-        return plain
-    phases = Phases(Silent())
-    try:
-        store = store_for(active.config, active.cache_root)
-    except CacheError as error:
-        _log.warning("%s: starting without the cache", error)
-        store = None
-    session = Session(plan, store, phases, command="library")
-    prefix = type(module).__name__ if type(module)._graphkiln_is_encoder else BACKBONE  # type: ignore[attr-defined]
-    part = Part(prefix, module, arguments_like(module, args, kwargs))
-    (forward,) = session.open([part], must_publish=False)
-    session.record(session.report())
-    return forward
 
 
 class _Start:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
+from graphkiln.cli.commands.starting import started
 from graphkiln.cli.errors import NO, NOT_HERE, YES, UsageProblem
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.progress import progress_for
+
+if TYPE_CHECKING:
+    from graphkiln.core.report import Progress, StartReport
 
 
 @with_deployment
@@ -27,6 +31,13 @@ def check(
             show_default=False,
         ),
     ] = None,
+    emulate: Annotated[
+        bool,
+        typer.Option(
+            "--emulate",
+            help="For a --target that is not here: load the entry as it would, nothing to compile with.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Captures the CUDA graphs of MODEL, compares each with eager, times it, and gives all of them back.
@@ -35,6 +46,8 @@ def check(
     """
     weights = None if traffic is None else read(traffic)
     deployment, config = asked.build()
+    if emulate:
+        return emulated(session, asked, as_json)
     with progress_for(session) as progress:
         if progress:
             progress.phase("import")
@@ -51,6 +64,24 @@ def check(
     if report.capture is None:
         return NOT_HERE
     return YES if report.ok else NO
+
+
+def emulated(session: Session, asked: Asked, as_json: bool) -> int:
+    """Loads an entry in a process that sees its device and finds nothing to compile with."""
+    from graphkiln.core.target.description import is_description
+
+    deployment, config = asked.build()
+    if not is_description(deployment.target):
+        raise UsageProblem("--emulate stands for a device that is not here", "name it: --target h200")
+
+    def begin(progress: Progress | None) -> StartReport:
+        from graphkiln.core import start
+
+        return start.warm(
+            deployment, config, require_hit=True, cache_root=session.cache_root, progress=progress
+        )
+
+    return started("check", session, asked, begin, as_json=as_json)
 
 
 def read(path: Path) -> dict[int, float]:

@@ -34,7 +34,7 @@ class CudaTarget:
     @property
     def torch_device(self) -> torch.device:
         """Where a model for it lies in this process: on the current device."""
-        return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
 
     @property
     def name(self) -> str:

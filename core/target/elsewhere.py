@@ -23,6 +23,14 @@ from graphkiln.core.target.described import become, require_tried, seen_here
 from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.named import find_target
 
+# What only loads finds nothing to compile with: no program at all, and an assembler that is none.
+_WITHOUT_MEANS = {
+    "PATH": "",
+    "CC": "/nonexistent/cc",
+    "CXX": "/nonexistent/c++",
+    "TRITON_PTXAS_PATH": "/nonexistent/ptxas",
+}
+
 
 def described_elsewhere(deployment: Deployment) -> Description | None:
     """Returns the description that a deployment is for, unless this process or its GPU is that device.
@@ -49,6 +57,8 @@ def call_there(
     command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
     # A GPU that is here would be seen beside the one that is not.
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    if named.get("require_hit"):
+        environ |= _WITHOUT_MEANS
     with ours, subprocess.Popen(command, env=environ, pass_fds=[theirs.fileno()]) as child:
         theirs.close()
         try:

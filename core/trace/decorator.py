@@ -180,7 +180,7 @@ def _wrap_call(target: Any) -> None:
         if state is None or torch.compiler.is_compiling() or _plain.get():
             return original(self, *args, **kwargs)
         if state.serve is None:
-            from graphkiln.core.start import start_module
+            from graphkiln.core.library import start_module
 
             # A compile patches torch for the whole process: one at a time, whoever calls.
             with _starting:

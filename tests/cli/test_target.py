@@ -40,6 +40,12 @@ def test_a_corrupted_description_is_one_line_before_anything_is_built(
     assert done.err.splitlines()[0] == f"error: target {file}: device.major is 'nine', not a count"
 
 
+def test_only_a_device_that_is_not_here_is_emulated(run: Callable[..., Run]) -> None:
+    for more in ([], ["--target", "cpu"]):
+        done = run("check", "preset:llama", "--emulate", *more)
+        assert (done.status, "name it: --target h200" in done.err) == (2, True)
+
+
 def test_without_weights_there_is_nothing_to_check(run: Callable[..., Run]) -> None:
     done = run("precompile", "preset:llama", "--weights", "none")
     assert (done.status, "add --no-check" in done.err) == (2, True)
