@@ -66,7 +66,7 @@ def test_every_planned_graph_serves_once_all_were_captured(served: ServedModel) 
     assert served_by(runner, 3) == BatchDescriptor(CUDAGraphMode.FULL, 4, 4, 1)
     assert runner.report is not None
     assert runner.report.notes == ()
-    assert [phase for phase, _ in runner.report.phases] == ["graphs"]
+    assert [phase for phase, _ in runner.report.phases if phase != "other"] == ["graphs"]
 
 
 def test_without_memory_for_all_of_them_no_graph_serves_and_the_report_says_so(served: ServedModel) -> None:
