@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Request", "Runner", "dummy_context"]
 
 # The cache of a runner that is not told a size: room for one request of full length, and for more
-# of them up to this many bytes, by device.
-_KV_CACHE_BYTES = {"cpu": 1 << 30, "cuda": 8 << 30}
+# of them up to this many bytes, on a CUDA device up to the larger number and half of what is free.
+_KV_CACHE_BYTES, _KV_CACHE_BYTES_CUDA = 1 << 30, 8 << 30
 
 
 @dataclass(frozen=True)
@@ -252,5 +252,8 @@ def _cache_blocks(served: ServedModel, deployment: Deployment) -> int:
     one_request = blocks_needed(served.max_model_len, deployment.block_size)
     item = torch.empty(0, dtype=served.dtype).element_size()
     per_token = sum(layer.kv_heads * (layer.head_size + layer.value_size) for layer in served.layers) * item
-    fitting = _KV_CACHE_BYTES[served.device.type] // max(per_token * deployment.block_size, 1)
+    limit = _KV_CACHE_BYTES
+    if served.device.type == "cuda" and served.weightless is None and torch.cuda.is_available():
+        limit = min(_KV_CACHE_BYTES_CUDA, torch.cuda.mem_get_info(served.device)[0] // 2)
+    fitting = limit // max(per_token * deployment.block_size, 1)
     return max(one_request, min(fitting, one_request * deployment.max_num_seqs))

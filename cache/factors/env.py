@@ -66,6 +66,14 @@ VARIABLES = {
             "GRAPHKILN_TRASH_GRACE", 3600.0, _seconds, False, "how long removed entries are kept, in seconds"
         ),
         Variable("GRAPHKILN_HOST_LABEL", None, str, False, "name of this host in the ledger of starts"),
+        # Graphs with breaks compile nothing, so that no key is made under it.
+        Variable(
+            "GRAPHKILN_BREAKABLE_GRAPHS",
+            None,
+            _switch,
+            False,
+            "1 records CUDA graphs of the model's own code, with breaks at attention; 0 never does",
+        ),
         Variable("GRAPHKILN_CPP_FAST_MATH", False, _switch, True, "1 lets C++ kernels reorder arithmetic"),
     )
 }

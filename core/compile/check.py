@@ -15,8 +15,9 @@ from graphkiln.core.report import CheckReport, CheckRow
 from graphkiln.core.trace.arguments import by_position_and_name
 
 # Of the largest absolute value of eager's output. float32 differs by the order of its sums; the
-# narrow types by their rounding, a few units in the last place through tens of layers.
-_RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+# narrow types by their rounding, a few units in the last place through tens of layers: 0.07 was the
+# most of 30 layers of random bfloat16 weights on an H200, where what is wrong differs by about 1.
+_RELATIVE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.bfloat16: 1e-1, torch.float16: 1e-2}
 
 
 # Enough to go through full vectors, their tails, and more rows than threads; eager attention on a

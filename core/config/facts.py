@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from graphkiln.cache.factors.env import read
 from graphkiln.core.deployment import Deployment
 
 Device = Literal["cpu", "cuda"]
@@ -81,6 +82,7 @@ def deployment_facts(
         item_size=_ITEM_SIZES.get(dtype, 4),
         # What torch itself obeys: it then compiles nothing, whatever is asked.
         compile_disabled=os.environ.get("TORCH_COMPILE_DISABLE") == "1",
+        breakable=read("GRAPHKILN_BREAKABLE_GRAPHS"),
         **model_facts(config),
     )
 

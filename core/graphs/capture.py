@@ -190,12 +190,13 @@ def _median_ms(step: Callable[[], None]) -> float:
     return float(statistics.median(one.elapsed_time(next_one) for one, next_one in pairwise(marks)))
 
 
-def _launches(step: Callable[[], None]) -> int:
-    """How many times the host asks the device for something in one step, as the driver's own tracing says."""
+def _launches(step: Callable[[], None]) -> int | None:
+    """How many times the host asks the device for something in one step, None where no tracing is there."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         step()
         torch.cuda.synchronize()
     rows: Any = seen.events() or ()
-    return sum(any(name in row.name for name in _LAUNCHES) for row in rows if row.name.startswith("cu"))
+    count = sum(any(name in row.name for name in _LAUNCHES) for row in rows if row.name.startswith("cu"))
+    return count or None

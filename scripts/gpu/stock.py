@@ -1,9 +1,9 @@
 """The decode step that users have today: transformers with StaticCache under torch.compile(reduce-overhead).
 
-    python scripts/gpu/stock.py CONFIG_FOLDER BATCH OUT.json [GO_FILE]
+    python scripts/gpu/stock.py CONFIG_FOLDER BATCH OUT
 
-Compiles, waits until GO_FILE is there, then times: medians of 3 rounds of 50 steps, one after the other,
-with 512 tokens in the cache before each round. Weights and cache are random numbers.
+Compiles, makes OUT.ready, waits for OUT.go, then times and writes OUT.json: medians of 3 rounds of 50 steps,
+one after the other, with 512 tokens in the cache before each round. Weights and cache are random numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTEXT, SLOTS, ROUNDS, STEPS, WARMUPS = 512, 576, 3, 50, 10
 
 
 def main() -> None:
-    folder, batch, out = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    folder, batch, out = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder)
     with torch.device("cuda"):
@@ -55,7 +55,8 @@ def main() -> None:
             run()
         torch.cuda.synchronize()
         compiled = time.perf_counter() - began
-        while len(sys.argv) > 4 and not Path(sys.argv[4]).exists():
+        Path(f"{out}.ready").touch()
+        while not Path(f"{out}.go").exists():
             time.sleep(0.05)
         rounds = []
         for _ in range(ROUNDS):
@@ -63,9 +64,8 @@ def main() -> None:
             for _ in range(WARMUPS):
                 run()
             rounds.append(steps_ms(run))
-    out.write_text(
-        json.dumps({"batch": batch, "ms": statistics.median(rounds), "rounds": rounds, "first_s": compiled})
-    )
+    found = {"batch": batch, "ms": statistics.median(rounds), "rounds": rounds, "first_s": compiled}
+    Path(f"{out}.json").write_text(json.dumps(found))
 
 
 def steps_ms(run) -> float:  # type: ignore[no-untyped-def]

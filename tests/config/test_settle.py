@@ -12,6 +12,7 @@ import torch._inductor.config
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
 from graphkiln.core.config.inductor_options import OURS, known_options
+from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.config.settle import settle
 from graphkiln.core.config.splitting import ATTENTION_OPS
 from graphkiln.core.deployment import Deployment
@@ -107,3 +108,23 @@ def test_settling_imports_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(("word", "breakable"), [("", False), ("0", False), ("1", True)])
+def test_graphs_with_breaks_are_asked_for_by_a_variable_and_compile_nothing(
+    monkeypatch: pytest.MonkeyPatch, word: str, breakable: bool
+) -> None:
+    monkeypatch.setenv("GRAPHKILN_BREAKABLE_GRAPHS", word)
+    effective = settle(Deployment("m"), CompilationConfig(), {}, "float32", "cuda").effective
+    assert effective.breakable is breakable
+    assert effective.compiles is not breakable
+    assert effective.cudagraph_mode is CUDAGraphMode.FULL_AND_PIECEWISE
+
+
+def test_the_variable_says_no_to_an_architecture_that_brings_its_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = {"architectures": ["KimiLinearForCausalLM"]}
+    assert settle(Deployment("m"), CompilationConfig(), model, "float32", "cuda").effective.breakable
+    monkeypatch.setenv("GRAPHKILN_BREAKABLE_GRAPHS", "0")
+    assert not settle(Deployment("m"), CompilationConfig(), model, "float32", "cuda").effective.breakable

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,13 @@ Load = Callable[..., Runner]
 
 
 @pytest.fixture(scope="session")
-def figures() -> Iterator[dict[str, Any]]:
-    """What was measured, by name; written when the session ends."""
+def figures() -> dict[str, Any]:
+    """What was measured, by name."""
     device = torch.cuda.get_device_properties(0)
     import transformers
     import triton
 
-    found: dict[str, Any] = {
+    return {
         "card": device.name,
         "memory_mib": device.total_memory >> 20,
         "multiprocessors": device.multi_processor_count,
@@ -47,9 +48,14 @@ def figures() -> Iterator[dict[str, Any]]:
             "transformers": transformers.__version__,
         },
     }
-    yield found
+
+
+@pytest.fixture(autouse=True)
+def _kept(figures: dict[str, Any]) -> Iterator[None]:
+    """What was found is kept after every test, so that a run that ends early leaves what it has."""
+    yield
     if REPORT in os.environ:
-        Path(os.environ[REPORT]).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        Path(os.environ[REPORT]).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -57,54 +63,81 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-@pytest.fixture(scope="session")
-def stock(
-    folders: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[int], dict[str, Any]]]:
-    """What measures a step of transformers under torch.compile(reduce-overhead): by batch size.
+class Stock:
+    """Steps of transformers under torch.compile(reduce-overhead), each batch size in a process of its own.
 
-    Compiled side by side in processes of their own, when the first is asked for; timed one by one.
+    They compile side by side, and are timed one by one when asked.
     """
-    scratch = tmp_path_factory.mktemp("stock")
-    folder = folder_of("llama-1b", folders)
-    command = [sys.executable, str(SCRIPTS / "stock.py"), str(folder)]
-    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
-    children = {
-        batch: subprocess.Popen(
-            [*command, str(batch), str(scratch / f"{batch}.json"), str(scratch / f"{batch}.go")],
-            env=environment,
-        )
-        for batch in STOCK_BATCHES
-    }
 
-    def measure(batch: int) -> dict[str, Any]:
-        (scratch / f"{batch}.go").touch()
-        assert children[batch].wait(_LIMIT_S) == 0
-        found: dict[str, Any] = json.loads((scratch / f"{batch}.json").read_text())
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        self._scratch = scratch
+        environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "4"}
+        self._children = {
+            batch: subprocess.Popen(
+                [
+                    sys.executable,
+                    str(SCRIPTS / "stock.py"),
+                    str(folder),
+                    str(batch),
+                    str(scratch / str(batch)),
+                ],
+                env=environment,
+            )
+            for batch in STOCK_BATCHES
+        }
+
+    def wait(self) -> None:
+        """Returns once all of them have compiled: from then on they leave the device alone."""
+        until = time.monotonic() + _LIMIT_S
+        for batch, child in self._children.items():
+            while not (self._scratch / f"{batch}.ready").exists():
+                assert child.poll() is None, f"batch {batch} ended with {child.returncode}"
+                assert time.monotonic() < until
+                time.sleep(0.05)
+
+    def measure(self, batch: int) -> dict[str, Any]:
+        """Returns what one of them measured."""
+        self.wait()
+        (self._scratch / f"{batch}.go").touch()
+        assert self._children[batch].wait(_LIMIT_S) == 0
+        found: dict[str, Any] = json.loads((self._scratch / f"{batch}.json").read_text())
         return found
 
-    yield measure
-    for child in children.values():
-        child.kill()
-        child.wait()
+    def stop(self) -> None:
+        """Ends what still runs."""
+        for child in self._children.values():
+            child.kill()
+            child.wait()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stock(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stock]:
+    """What users have today, compiled beside the first tests."""
+    found = Stock(folder_of("llama-1b", folders), tmp_path_factory.mktemp("stock"))
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="session")
-def load(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Load:
-    """What loads a model of a shape under a configuration, without graphs of its own."""
-    root = tmp_path_factory.mktemp("cache")
-    held: dict[Any, Runner] = {}
+def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
 
-    def loaded(shape: str, **config: Any) -> Runner:
+
+@pytest.fixture(scope="session")
+def load(folders: Path, cache_root: Path, stock: Stock) -> Load:
+    """What loads a model of a shape, compiled or `eager` over the same weights, without graphs of its own."""
+    held: dict[tuple[str, bool], Runner] = {}
+
+    def loaded(shape: str, *, eager: bool = False) -> Runner:
         from graphkiln.core.start import load_built
 
-        key = (shape, *sorted(config.items()))
-        if key not in held:
-            runner, _ = load_built(
-                deployment(folder_of(shape, folders)), CompilationConfig(**config), cache_root=root
-            )
-            held[key] = runner
-        return held[key]
+        if (shape, False) not in held:
+            asked = deployment(folder_of(shape, folders))
+            held[shape, False], _ = load_built(asked, CompilationConfig(), cache_root=cache_root)
+            served = held[shape, False].served
+            held[shape, True] = Runner(served, served.backbone.forward, None, asked)
+            stock.wait()
+        return held[shape, eager]
 
     return loaded
 

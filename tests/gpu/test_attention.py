@@ -56,8 +56,12 @@ def error(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
     return float((one - other).norm() / other.norm())
 
 
-@pytest.mark.parametrize("dtype", LIMITS, ids=str)
-@pytest.mark.parametrize("name", LAYERS)
+# Each dtype makes other kernels, which take seconds to compile: all layers in one, the extremes in all.
+EXTREMES = ("head size 64", "head size 256", "values of another size", "a window and a softcap")
+CASES = [(name, dtype) for name in LAYERS for dtype in LIMITS if dtype is torch.bfloat16 or name in EXTREMES]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
 def test_prefill_decode_and_mixed_batches_equal_float64(name: str, dtype: torch.dtype) -> None:
     layer, device = LAYERS[name], torch.device("cuda", 0)
     backend = choose_backend([layer], dtype, device)
@@ -86,8 +90,8 @@ def test_prefill_decode_and_mixed_batches_equal_float64(name: str, dtype: torch.
         assert error(got, wanted) < LIMITS[dtype], counts
 
 
-@pytest.mark.parametrize("requests", [1, 2, 7, 64, 200])
-@pytest.mark.parametrize("context", [1, 17, 512, 3000])
+@pytest.mark.parametrize("requests", [1, 7, 64, 150])
+@pytest.mark.parametrize("context", [1, 512, 3000])
 def test_decode_of_any_width_equals_float64(requests: int, context: int) -> None:
     device, dtype = torch.device("cuda", 0), torch.bfloat16
     layer = replace(BASE, heads=4, kv_heads=1)

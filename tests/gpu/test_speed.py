@@ -18,7 +18,7 @@ from graphkiln.core.graphs.descriptor import BatchDescriptor
 from graphkiln.core.graphs.examine import capture_all
 from graphkiln.core.report import Silent
 from graphkiln.core.runner import Batch, Request, Runner
-from tests.gpu.conftest import STOCK_BATCHES, Load
+from tests.gpu.conftest import STOCK_BATCHES, Load, Stock
 from tests.gpu.models import SHAPES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -93,7 +93,5 @@ def test_decode_by_every_way(load: Load, shape: str, figures: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("batch", STOCK_BATCHES)
-def test_decode_as_users_have_it_today(
-    stock: Callable[[int], dict[str, Any]], batch: int, figures: dict[str, Any]
-) -> None:
-    figures.setdefault("reduce_overhead", {})[f"llama-1b batch {batch}"] = stock(batch)
+def test_decode_as_users_have_it_today(stock: Stock, batch: int, figures: dict[str, Any]) -> None:
+    figures.setdefault("reduce_overhead", {})[f"llama-1b batch {batch}"] = stock.measure(batch)
