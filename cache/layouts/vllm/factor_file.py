@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class FactorFile:
     code: str
     compiler: str
 
-    @property
+    @cached_property
     def hashes(self) -> dict[str, str]:
         """The hash of each factor by name."""
         text = json.dumps(self.env, sort_keys=True)

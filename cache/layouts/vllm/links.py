@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphkiln.cache.layouts.vllm.factor_file import FactorFile
@@ -46,10 +46,11 @@ def linked(tree: VllmTree) -> list[Unit]:
     units = {folder.name: Unit(folder, None) for folder in tree.pieces}
     alone: list[AotFolder] = []
     by_code: list[tuple[AotFolder, list[PieceFolder]]] = []
+    wanted = _by_code_hash(tree.pieces)
     for aot in tree.aots:
         if unit := _by_name(aot, tree.pieces):
             units[unit.id] = unit
-        elif candidates := _by_code(aot, tree.pieces):
+        elif candidates := _by_code(aot, wanted):
             by_code.append((aot, candidates))
         else:
             alone.append(aot)
@@ -83,13 +84,18 @@ def _by_name(aot: AotFolder, folders: Sequence[PieceFolder]) -> Unit | None:
     return None
 
 
-def _by_code(aot: AotFolder, folders: Sequence[PieceFolder]) -> list[PieceFolder]:
-    """Return the short-hash folders whose code hash the texts in `model` give."""
-    model = aot.summary
-    wanted: dict[str, list[PieceFolder]] = {}
+def _by_code_hash(folders: Sequence[PieceFolder]) -> dict[str, list[PieceFolder]]:
+    """Return the short-hash folders that an AOT folder can belong to, by their code hash."""
+    found: dict[str, list[PieceFolder]] = {}
     for folder in folders:
         if (factors := folder.known_factors) and _wants_aot(folder):
-            wanted.setdefault(factors.code, []).append(folder)
+            found.setdefault(factors.code, []).append(folder)
+    return found
+
+
+def _by_code(aot: AotFolder, wanted: Mapping[str, list[PieceFolder]]) -> list[PieceFolder]:
+    """Return the short-hash folders whose code hash the texts in `model` give."""
+    model = aot.summary
     if model is None or not wanted:
         return []
     if model.code in wanted:
