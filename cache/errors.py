@@ -32,6 +32,9 @@ _MOST_NAMES = 8
 class GraphkilnError(Exception):
     """The root of every error that graphkiln raises on purpose."""
 
+    # Whether it tells of an entry rather than of who called.
+    blames_entry = False
+
 
 class CacheError(GraphkilnError):
     """The root of the errors that `cache` raises."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,10 +41,12 @@ app.add_typer(cache.app, name="cache")
 def main(argv: list[str] | None = None) -> int:
     """Runs one command line and returns its exit status."""
     words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    print_anything()
     try:
-        status = typer.main.get_command(app).main(
-            rewrite(words), prog_name="graphkiln", standalone_mode=False
-        )
+        with unwound_by_term():
+            status = typer.main.get_command(app).main(
+                rewrite(words), prog_name="graphkiln", standalone_mode=False
+            )
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
@@ -47,6 +54,33 @@ def main(argv: list[str] | None = None) -> int:
     if status == INTERRUPTED:
         print("interrupted", file=sys.stderr)
     return int(status or 0)
+
+
+@contextlib.contextmanager
+def unwound_by_term() -> Iterator[None]:
+    """Lets SIGTERM unwind the process as Ctrl-C does, its compilers killed first."""
+
+    def end(number: int, frame: object) -> None:
+        from graphkiln.cli.children import kill_children
+
+        kill_children()
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def print_anything() -> None:
+    """Lets stdout and stderr show what they have no letters for, a path in another script, as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def print_version(asked: bool) -> None:

@@ -91,6 +91,7 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "BadTarget": (BAD_INPUT, own_remedy),
     "Bypass": (NO, own_remedy),
     "LoadRefused": (NO, own_remedy),
+    "StepFailed": (NO, says("the next start sets what was loaded aside and compiles again")),
     "DoorError": (NO, own_remedy),
     "OutOfRanges": (NO, says("raise max_num_batched_tokens, or bring fewer tokens in one call")),
     "CheckFailed": (NO, says("nothing was published; --no-check publishes without comparing")),

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.finding import Code
 from graphkiln.core.journal import Journal
-from graphkiln.core.loading import RANK, FreshArtifact, load_part, require_device
+from graphkiln.core.loading import FreshArtifact, load_part, require_device
+from graphkiln.core.mending import Mending
 from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
 from graphkiln.core.publication import CompiledFiles, piece_counts
+from graphkiln.core.stored import RANK
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import SealedArtifact
@@ -58,10 +60,23 @@ class Builder:
                 self.dump.part(RANK, part.prefix).traced(one.capture, one.code.factor)
         return traced
 
-    def build(self, parts: Sequence[Part], traced: Sequence[TracedPart], scratch: Path) -> Built:
-        """Returns traced parts compiled; compilers write into `scratch`, which must outlive the calls."""
+    def build(
+        self,
+        parts: Sequence[Part],
+        traced: Sequence[TracedPart],
+        scratch: Path,
+        mending: Mending | None = None,
+    ) -> Built:
+        """Returns traced parts compiled; compilers write into `scratch`, which must outlive the calls.
+
+        What `mending` holds of them is taken from there.
+        """
         compiled: list[CompiledFiles] = []
         known: dict[tuple[str, tuple[int, int]], SealedArtifact] = {}
+        if mending is not None:
+            for part in parts:
+                known |= mending.sound(part.prefix)
+        kept = set(known)
         with self.phases.phase("compile"):
             from graphkiln.core.compile.build import build_part
 
@@ -74,8 +89,9 @@ class Builder:
                 )  # fmt: skip
                 compiled.append(CompiledFiles(part.prefix, one, built))
                 self.journal.passes += built.passes
-        self.journal.pieces = piece_counts([files.built for files in compiled], len(known))
-        self.journal.counts["kernels_compiled"] += sum(artifact.kernels for artifact in known.values())
+        new = [artifact for found, artifact in known.items() if found not in kept]
+        self.journal.pieces = piece_counts([files.built for files in compiled], len(new))
+        self.journal.counts["kernels_compiled"] += sum(artifact.kernels for artifact in new)
         with self.phases.phase("load"):
             require_device("just built", self.plan.target)
             serve = [

@@ -70,7 +70,8 @@ def _captured(
     """Returns the report of a deployment whose device is here, with what its graphs showed."""
     # Here and not above: a plan alone loads no model.
     from graphkiln.core.graphs.proof import prove_graphs
-    from graphkiln.core.start import load_built, store_for
+    from graphkiln.core.start import load_built
+    from graphkiln.core.starting import store_for
 
     runner, loaded = load_built(deployment, config, cache_root=cache_root, progress=progress)
     phases = Phases(progress or Silent())

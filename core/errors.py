@@ -12,6 +12,9 @@
        |  +- BadTarget                 a target that does not exist
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
+       |  +- AotRefused                an AOT file is there and is not used, and that was demanded
+       |  +- PieceRefused              a piece whose bytes are right cannot be loaded
+       +- StepFailed                   compiled code was handed what it was not compiled for
        +- DoorError                    a call brought what the compiled code was not promised
        +- OutOfRanges                  a call's token count lies in no compiled range
        +- CheckFailed                  the compiled pieces and eager disagree
@@ -115,6 +118,39 @@ class LoadRefused(CoreError):
 
     def __str__(self) -> str:
         return f"entry {self.entry} is not used: {self.reason}"
+
+
+class PieceRefused(LoadRefused):
+    """A piece whose bytes are right cannot be loaded: `entry`, `reason`, and the `artifact` that holds it."""
+
+    def __init__(self, entry: str, reason: str, artifact: str) -> None:
+        CoreError.__init__(self, entry, reason, artifact)
+        self.entry, self.reason, self.artifact = entry, reason, artifact
+
+
+class AotRefused(LoadRefused):
+    """No AOT file could be used and one was demanded: `entry`, `reason`, `remedy`."""
+
+    def __init__(self, entry: str, reason: str, remedy: str) -> None:
+        CoreError.__init__(self, entry, reason, remedy)
+        self.entry, self.reason, self.remedy = entry, reason, remedy
+
+    def __str__(self) -> str:
+        return f"AOT file {self.entry} is not used: {self.reason}" if self.entry else self.reason
+
+
+class StepFailed(CoreError):
+    """A step of compiled code was handed what it was not compiled for: `where`, `promised`, `came`."""
+
+    # The caller's arguments went through the door: what is wrong lies in what was loaded.
+    blames_entry = True
+
+    def __init__(self, where: str, promised: str, came: str) -> None:
+        super().__init__(where, promised, came)
+        self.where, self.promised, self.came = where, promised, came
+
+    def __str__(self) -> str:
+        return f"{self.where}: compiled for {self.promised}, handed {self.came}"
 
 
 class DoorError(CoreError):

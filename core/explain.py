@@ -22,12 +22,14 @@ from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, LoadRefused
 from graphkiln.core.journal import bypass_difference
-from graphkiln.core.loading import RANK, require_device, restored
+from graphkiln.core.loading import require_device, restored
 from graphkiln.core.parts import BACKBONE
 from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.publication import versions
 from graphkiln.core.report import Decision
-from graphkiln.core.start import key, store_for
+from graphkiln.core.start import key
+from graphkiln.core.starting import store_for
+from graphkiln.core.stored import RANK, EntryStored
 from graphkiln.core.target.cuda import CudaTarget
 from graphkiln.core.trace.code import check_source
 from graphkiln.core.uncached import mode_none, why_uncached
@@ -193,7 +195,7 @@ def _is_described(plan: Plan) -> bool:
 
 def _damaged(entry: Entry, what: str) -> Difference:
     remedy = "the next start compiles it again; graphkiln cache verify --repair sets it aside now"
-    return Difference("code", f"entry {entry.short}", "sound", what, remedy=remedy, kind="cannot verify")
+    return Difference("cache", f"entry {entry.short}", "sound", what, remedy=remedy, kind="cannot verify")
 
 
 def _left_open(entry: Entry, plan: Plan) -> str:
@@ -201,7 +203,8 @@ def _left_open(entry: Entry, plan: Plan) -> str:
     assert plan.source is not None
     if _is_described(plan):
         return f"{plan.target.name} is not here"
-    served, why = restored(entry, BACKBONE, plan.source, plan.deployment, plan.target.torch_device)
+    stored, device = EntryStored(entry), plan.target.torch_device
+    served, why = restored(stored, BACKBONE, plan.source, plan.deployment, device)
     return "" if served is not None else why
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from graphkiln.cache.errors import NotCanonical
 from graphkiln.cache.factors.difference import Difference
+from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.entries import Entry
 from graphkiln.core import evidence
 from graphkiln.core.errors import Bypass
@@ -32,12 +34,20 @@ class Journal:
         self.counts = {"kernels_compiled": 0, "artifacts_loaded": 0}
         self.passes: tuple[Mapping[str, Any], ...] = ()
         self.notes: list[str] = []
+        # The AOT file that serves this start, and the seconds that compiling what serves it took.
+        self.aot: Path | None = None
+        self.compiled_phases: Sequence[tuple[str, float]] = ()
         self._began = evidence.begin()
 
     def note(self, text: str) -> None:
         """Tells the user something that is not an error, now and in the report."""
         self.notes.append(text)
         self.phases.note(text)
+
+    def refuse(self, reason: Difference) -> None:
+        """Keeps why something that lies in the cache is not used, and tells it."""
+        self.reasons.append(reason)
+        self.note(f"{reason.name}: {reason.now}")
 
     def report(self, reasons: Sequence[Difference] = ()) -> StartReport:
         """Returns what this start did so far."""
@@ -58,8 +68,12 @@ class Journal:
             counts={**self._began.since(), **self.counts},
             notes=tuple(self.notes),
             passes=self.passes,
-            compiled_seconds=None if entry is None else sum(seconds for _, seconds in entry.header["phases"]),
+            compiled_seconds=sum(seconds for _, seconds in self._compiled_phases()) or None,
+            aot=self.aot,
         )
+
+    def _compiled_phases(self) -> Sequence[tuple[str, float]]:
+        return self.entry.header["phases"] if self.entry is not None else self.compiled_phases
 
 
 def bypass_difference(refusal: Bypass | NotCanonical) -> Difference:
@@ -68,3 +82,13 @@ def bypass_difference(refusal: Bypass | NotCanonical) -> Difference:
         return Difference(refusal.factor, "not cacheable", None, refusal.reason, kind="cannot verify")
     factor, _, what = refusal.where.partition(".")
     return Difference(factor, "not cacheable", None, f"{what}: {refusal.reason}", kind="cannot verify")
+
+
+def why_bypass(plan: Plan) -> Difference:
+    """Returns why a start of this plan can use no cache."""
+    if plan.refusal is not None:
+        return bypass_difference(plan.refusal)
+    name = "GRAPHKILN_DISABLE_COMPILE_CACHE"
+    if read(name):
+        return Difference("env", name, "0", "1", relevant=False, remedy=f"unset {name}")
+    return Difference("env", "cache root", "usable", "not usable", relevant=False, remedy="see the notes")

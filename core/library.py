@@ -17,7 +17,7 @@ from graphkiln.core.phases import Phases
 from graphkiln.core.plan import plan_for_class
 from graphkiln.core.report import Silent
 from graphkiln.core.session import Session
-from graphkiln.core.start import store_for
+from graphkiln.core.starting import store_for
 from graphkiln.core.trace.decorator import ActiveConfig
 
 _log = logging.getLogger(__name__)

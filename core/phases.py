@@ -16,6 +16,7 @@ class Phases:
         self.progress = progress
         self._seconds: dict[str, float] = {}
         self._current = "other"
+        self._quiet = False
         self._since = time.perf_counter()
 
     @contextlib.contextmanager
@@ -31,7 +32,17 @@ class Phases:
 
     def note(self, text: str) -> None:
         """Tells the user something that is not an error."""
-        self.progress.note(text)
+        if not self._quiet:
+            self.progress.note(text)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Tells no notes inside: they were told before."""
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
 
     def rows(self) -> tuple[tuple[str, float], ...]:
         """Returns (name, seconds) of every phase so far, in order of first entry."""

@@ -16,9 +16,9 @@ from graphkiln.cache.factors.key import Factors
 from graphkiln.cache.factors.modules import locate
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import Entry
-from graphkiln.core.loading import RANK
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import PieceCounts, StartReport
+from graphkiln.core.stored import RANK
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import BuiltPart
@@ -42,10 +42,12 @@ def publish(
     *,
     description: Mapping[str, Any] | None,
     store_source: bool,
+    aot: str | None,
 ) -> Entry:
     """Returns the published entry of compiled parts.
 
-    `description` is what a later start needs to do without building the model. Raises what a draft
+    `description` is what a later start needs to do without building the model; `aot` the kind of AOT
+    file that goes with the entry. Raises what a draft
     raises: FactorsChanged, DiskFull, KeyPrefixCollision.
     """
     for part in compiled:
@@ -63,7 +65,7 @@ def publish(
     # Seconds differ from build to build: of the rank's own values, and not of the build that is digested.
     passes = {part.prefix: list(part.built.passes) for part in compiled}
     draft.set_rank(RANK, {"passes": passes}, {part.prefix: part.built.build for part in compiled})
-    return draft.publish(header, factors)
+    return draft.publish(header, factors, aot)
 
 
 def piece_counts(parts: Sequence[BuiltPart], compiled: int) -> PieceCounts:

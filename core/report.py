@@ -86,6 +86,7 @@ class StartReport:
     passes: tuple[Mapping[str, Any], ...] = ()
     capture: Mapping[str, Any] | None = None
     emulated: bool = False
+    aot: Path | None = None
 
     @property
     def seconds(self) -> float:

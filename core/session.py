@@ -9,23 +9,29 @@ from typing import TYPE_CHECKING, Any
 from graphkiln.cache.errors import CacheError, LockTimeout, NotCanonical, RootUnusable
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.env import read
+from graphkiln.cache.store.halves import aot_name
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.store import Store
+from graphkiln.cache.store.surroundings import require_exec
+from graphkiln.core.aot_use import AotUse, aot_use
 from graphkiln.core.building import Builder, Built
+from graphkiln.core.comparing import compare
+from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.config.modes import CompilationMode
-from graphkiln.core.errors import Bypass, CheckFailed
+from graphkiln.core.errors import Bypass
 from graphkiln.core.finding import Code, Finder
-from graphkiln.core.first_call import tried
-from graphkiln.core.journal import Journal, bypass_difference
+from graphkiln.core.journal import Journal, bypass_difference, why_bypass
 from graphkiln.core.ledger import ledger_line
+from graphkiln.core.mending import Mending
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.part import Part
 from graphkiln.core.parts import Context
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
 from graphkiln.core.publication import entry_header, publish
-from graphkiln.core.report import CheckReport, CheckRow, StartReport
+from graphkiln.core.report import StartReport
 from graphkiln.core.scratch import compiler_folder
+from graphkiln.core.stored import RANK
 from graphkiln.core.trace.decorator import plain_calls
 from graphkiln.core.trace.guarded import guarded
 from graphkiln.core.uncached import eager_part, stock_compile, why_uncached
@@ -41,7 +47,14 @@ class Session:
     """Opens the parts of a model: from the cache, or compiled and published."""
 
     def __init__(
-        self, plan: Plan, store: Store | None, phases: Phases, *, command: str, store_source: bool = True
+        self,
+        plan: Plan,
+        store: Store | None,
+        phases: Phases,
+        *,
+        command: str,
+        store_source: bool = True,
+        aot: AotUse | None = None,
     ) -> None:
         self.plan = plan
         self.store = store
@@ -49,7 +62,10 @@ class Session:
         self.command = command
         self.store_source = store_source
         self.journal = Journal(plan, phases)
-        self.finder = Finder(plan, store, phases, self.journal, command) if store is not None else None
+        self.aot = aot or aot_use()
+        # Without a cache, a file that was named may still serve.
+        there = store is not None or self.aot.path is not None
+        self.finder = Finder(plan, store, phases, self.journal, command, self.aot) if there else None
         self._describe: Callable[[], dict[str, Any] | None] | None = None
         self._prove: Prove | None = None
         self.dump: DebugDump | None = None
@@ -86,7 +102,7 @@ class Session:
             journal.outcome = "bypass"
             return self._uncached(parts) if compiles else eager
         if self.plan.factors is None or self.finder is None:
-            journal.reasons.append(self._why_bypass())
+            journal.reasons.append(why_bypass(self.plan))
             journal.outcome = "bypass"
             return self._in_memory(parts, check) if compiles else eager
         try:
@@ -96,10 +112,13 @@ class Session:
             self.finder.note_broken()
             if not compiles:
                 return eager
+            if self.store is None:
+                journal.reasons.append(why_bypass(self.plan))
+                journal.outcome = "bypass"
+                return self._in_memory(parts, check)
             with self._alone():
                 # Whoever held the lock may have published it meanwhile.
-                journal.reasons.clear()
-                found = self._from_cache(self.finder, parts, check)
+                found = self._again(self.finder, parts, check)
                 return found or self._compile(parts, check, must_publish)
         except (Bypass, NotCanonical) as refusal:
             journal.reasons = [bypass_difference(refusal)]
@@ -117,21 +136,26 @@ class Session:
             return None
         return self.finder.reopen(prefix)
 
+    def demand(self) -> None:
+        """Raises AotRefused where an AOT file is demanded and there is none to look at any closer."""
+        if self.finder is not None and self.aot.force and not self.finder.candidates.files():
+            self.finder.demand()
+
     def has_candidate(self) -> bool:
         """Whether an entry with this lookup is there, so that a start may compile nothing."""
         with contextlib.suppress(RootUnusable):
-            return self.finder is not None and bool(self.finder.candidates())
+            return self.finder is not None and self.finder.has_candidate()
         return False
 
     def has_unchecked(self) -> bool:
         """Whether an entry with this lookup was never compared with eager."""
-        found = [] if self.finder is None else self.finder.candidates()
-        return any(not entry.header.get("checked") for entry in found)
+        return self.finder is not None and any(not one.checked for one in self.finder.candidates)
 
     def require_means(self, *, must_publish: bool) -> None:
-        """Raises now what would end a compile late: no compiler, no place to write."""
+        """Raises now what would end a compile late: no compiler, no place to write or to load from."""
         if must_publish and self.store is not None:
             self.store.root.ensure()
+            require_exec(self.store.root.path)
         from graphkiln.core.compile.inductor import require_means
 
         require_means(self.plan.target)
@@ -148,11 +172,23 @@ class Session:
         found = finder.find(parts)
         if found is None:
             return None
-        entry, serve = found.entry, found.serve
-        if check is not None and not entry.header.get("checked"):
-            self.journal.note(f"entry {entry.short} was published without a check: compared with eager now")
-            self._check_numbers(parts, [one.door.smallest for one in serve], serve, check)
-        return self._guarded(parts, tried(finder.store.root, entry, serve), found.codes)
+        if check is not None and not found.checked:
+            self.journal.note(f"entry {found.short} was published without a check: compared with eager now")
+            self._compare(parts, [one.door.smallest for one in found.parts], found.parts, check)
+        return self._guarded(parts, found.serve, found.codes)
+
+    def _again(
+        self, finder: Finder, parts: Sequence[Part], check: Context | None
+    ) -> list[Callable[..., Any]] | None:
+        """Looks a second time: what was told the first time is not told again."""
+        journal, reasons, notes = self.journal, self.journal.reasons, list(self.journal.notes)
+        journal.reasons = []
+        finder.candidates.forget()
+        with self.phases.quiet():
+            found = self._from_cache(finder, parts, check)
+        if found is None:
+            journal.reasons, journal.notes = reasons, notes
+        return found
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -181,17 +217,22 @@ class Session:
         )
         self.journal.key = factors.key
         with self.store.draft(factors.key) as draft, compiler_folder(draft.scratch) as scratch:
-            built = builder.build(parts, traced, scratch)
+            built = builder.build(parts, traced, scratch, self._mending(factors.key))
             serve = self._checked(parts, built, check)
             with self.phases.phase("publish"), self._kept_apart(must_publish):
                 header = entry_header(self.plan, self.report(), self.command)
                 description = self._describe() if self._describe is not None else None
                 entry = publish(
                     draft, factors, header, built.files, description=description,
-                    store_source=self.store_source,
+                    store_source=self.store_source, aot=self.aot.published,
                 )  # fmt: skip
                 self.journal.outcome, self.journal.entry = "compiled", entry
         return serve
+
+    def _mending(self, key: str) -> Mending | None:
+        """What of a damaged entry with this very key can be kept."""
+        found = None if self.finder is None else self.finder.mending
+        return found if found is not None and found.key == key else None
 
     @contextlib.contextmanager
     def _kept_apart(self, must_publish: bool) -> Iterator[None]:
@@ -217,8 +258,15 @@ class Session:
         self, parts: Sequence[Part], built: Built, check: Context | None
     ) -> list[Callable[..., Any]]:
         if check is not None:
-            self._check_numbers(parts, built.smallest, built.serve, check)
+            self._compare(parts, built.smallest, built.serve, check)
         return self._guarded(parts, built.serve, built.codes)
+
+    def _compare(
+        self, parts: Sequence[Part], smallest: Sequence[int], serve: Sequence[CompiledPart], check: Context
+    ) -> None:
+        compare(self.journal, parts, smallest, serve, check)
+        if self._prove is not None:
+            self._prove(serve)
 
     def _guarded(
         self, parts: Sequence[Part], serve: Sequence[Callable[..., Any]], codes: Sequence[Code]
@@ -227,34 +275,16 @@ class Session:
             return [*serve]
         return [guarded(one, *code, part.module) for part, one, code in zip(parts, serve, codes, strict=True)]
 
-    def _check_numbers(
-        self,
-        parts: Sequence[Part],
-        smallest: Sequence[int],
-        serve: Sequence[Callable[..., Any]],
-        check: Context,
-    ) -> None:
-        from graphkiln.core.compile.check import check_counts, check_part
-
-        with self.phases.phase("check"):
-            rows: list[CheckRow] = []
-            for part, least, compiled in zip(parts, smallest, serve, strict=True):
-                counts = check_counts(self.plan.ranges(least, part.encoder))
-                rows += check_part(compiled, part.module.forward, part.arguments, check, counts).rows
-            self.journal.check = CheckReport(tuple(rows))
-        for row in rows:
-            if not row.ok:
-                raise CheckFailed(row.num_tokens, row.max_abs_error, row.tolerance)
-        if self._prove is not None:
-            self._prove(serve)
-
-    def _why_bypass(self) -> Difference:
-        if self.plan.refusal is not None:
-            return bypass_difference(self.plan.refusal)
-        name = "GRAPHKILN_DISABLE_COMPILE_CACHE"
-        if read(name):
-            return Difference("env", name, "0", "1", relevant=False, remedy=f"unset {name}")
-        return Difference("env", "cache root", "usable", "not usable", relevant=False, remedy="see the notes")
+    def settle_aot(self) -> None:
+        """Sees to the AOT file of the entry that was hit or published, and notes where it lies."""
+        entry, store = self.journal.entry, self.store
+        if entry is None or store is None or self.aot.published is None:
+            return
+        if self.aot.contained:
+            store.renew_aot(entry, RANK, contained=True)
+        path = store.root.cache / aot_name(entry.key, RANK)
+        if self.journal.aot is None and path.exists():
+            self.journal.aot = path
 
     def report(self, reasons: Sequence[Difference] = ()) -> StartReport:
         """Returns what this start did so far."""

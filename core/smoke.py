@@ -24,10 +24,12 @@ import graphkiln.core.ops.attention  # noqa: F401
 from graphkiln.cache.errors import CacheError
 from graphkiln.cache.store.entries import Entry
 from graphkiln.core.errors import CoreError
-from graphkiln.core.loading import RANK, load_entry_part
+from graphkiln.core.fetching import Fetch
+from graphkiln.core.loading import load_stored_part
 from graphkiln.core.ops.forward_context import ForwardContext, set_forward_context
 from graphkiln.core.ops.kv_cache import blocks_needed, build_metadata, make_kv_caches
 from graphkiln.core.ops.layer import AttentionLayer
+from graphkiln.core.stored import RANK, EntryStored
 from graphkiln.core.target.cpu import cpu_features, cpu_target
 from graphkiln.core.trace.custom_ops import find_op
 from graphkiln.core.trace.observe import untyped_constant
@@ -70,7 +72,8 @@ def _call(entry: Entry, prefix: str) -> str:
     _require_machine(entry.header["target"])
     code = entry.factors().as_json()["code"][prefix]
     stand_in = StandIn(code["parameters"])
-    serve = load_entry_part(entry, prefix, stand_in, cpu_target(entry.header["target"]["name"]))
+    stored, target = EntryStored(entry), cpu_target(entry.header["target"]["name"])
+    serve = load_stored_part(stored, Fetch(stored), prefix, stand_in, target)
     tokens = min(max(_TOKENS, serve.door.smallest), serve.door.largest)
     arguments = [_argument(row, tokens) for row in wiring["door"]["arguments"]]
     with torch.no_grad(), _context(wiring, code["ops"], tokens):

@@ -60,6 +60,8 @@ VARIABLES = {
     for variable in (
         Variable("GRAPHKILN_CACHE_ROOT", None, str, False, "folder of the cache"),
         Variable("GRAPHKILN_DISABLE_COMPILE_CACHE", False, _switch, False, "1 reads and writes no cache"),
+        Variable("GRAPHKILN_USE_AOT_COMPILE", True, _switch, False, "0 neither reads nor writes AOT files"),
+        Variable("GRAPHKILN_FORCE_AOT_LOAD", False, _switch, False, "1 ends a start that no AOT file serves"),
         Variable("GRAPHKILN_LOG_LEVEL", "WARNING", _log_level, False, "what is logged to stderr"),
         Variable("GRAPHKILN_LOCK_TIMEOUT", 1800.0, _seconds, False, "longest wait for a lock, in seconds"),
         Variable(

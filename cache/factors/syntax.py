@@ -30,9 +30,15 @@ _INLINED: frozenset[type[ast.AST]] = frozenset(
 _DEEP_RECURSION = 20_000
 
 
+# At the end of a digest of several functions that share a name and are not the same.
+SEVERAL = "*"
+
+
 def function_digests(text: str) -> dict[str, str]:
     """Return {qualified name: digest of the ordered list of all nodes of that name}.
 
+    A digest that ends in `*` stands for several functions that differ: which of them an object is, the
+    name does not tell.
     Raises what `ast.parse` raises, and RecursionError for a tree deeper than any real one.
     """
     tree = ast.parse(text)
@@ -50,7 +56,10 @@ def function_digests(text: str) -> dict[str, str]:
 def _digests_of(tree: ast.Module) -> dict[str, str]:
     walk = _Walk()
     walk.dump(tree, _Scope("", _globals_of(tree.body)))
-    return {name: _sha256("\n".join(digests)) for name, digests in walk.found.items()}
+    return {
+        name: _sha256("\n".join(digests)) + (SEVERAL if len(set(digests)) > 1 else "")
+        for name, digests in walk.found.items()
+    }
 
 
 @dataclass(frozen=True)

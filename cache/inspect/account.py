@@ -14,6 +14,8 @@ from graphkiln.cache.inspect.catalogue import file_sizes
 from graphkiln.cache.inspect.guards import Guard, counts_by_kind, guards_of
 from graphkiln.cache.inspect.pieces import GRAPH, WIRING, Piece, pieces_of
 from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.halves import aot_folders, aot_name, faults_of_aot, open_aot
+from graphkiln.cache.store.root import CacheRoot
 
 T = TypeVar("T")
 # An absolute path of at least two parts, a home folder, or a drive.
@@ -25,8 +27,8 @@ class Account:
     """What an entry holds. What cannot be read is left out and stands in `faults`.
 
     `doors` is by part what every call must bring, `paths` are values that look like paths, by where they
-    stand; `starts` are the lines of the ledger that name the entry; `capture` is the report of the last
-    capture check, None where there was none.
+    stand; `aot` are the AOT files that belong to it; `starts` are the lines of the ledger that name it;
+    `capture` is the report of the last capture check, None where there was none.
     """
 
     entry: Entry
@@ -41,6 +43,7 @@ class Account:
     starts: tuple[dict[str, Any], ...]
     bytes: int
     files: int
+    aot: tuple[dict[str, Any], ...] = ()
     capture: Mapping[str, Any] | None = None
 
     @property
@@ -65,6 +68,7 @@ class Account:
             "factors": dict(self.factors),
             "build_digest": self.build_digest,
             "ranks": list(self.ranks),
+            "aot": list(self.aot),
             "pieces": [asdict(piece) for piece in self.pieces],
             "guards": counts_by_kind(self.guards),
             "doors": dict(self.doors),
@@ -78,7 +82,10 @@ class Account:
 def account(entry: Entry, starts: Sequence[Mapping[str, Any]]) -> Account:
     """Return what an entry holds, every digest in it checked."""
     factors = readable(lambda: entry.factors().as_json()) or {}
-    sizes = file_sizes(entry.path)
+    root = CacheRoot(entry.path.parent, entry.path.parent)
+    sizes = [*file_sizes(entry.path).values()]
+    if entry.path.name == entry.short:
+        sizes += [size for folder in aot_folders(root, entry.key) for size in file_sizes(folder).values()]
     wirings = {f"{rank}/{prefix}": wiring for rank, prefix, wiring in _wirings(entry)}
     return Account(
         entry=entry,
@@ -91,10 +98,27 @@ def account(entry: Entry, starts: Sequence[Mapping[str, Any]]) -> Account:
         paths=tuple(path_values({"header": entry.header, "factors": factors, "wiring": wirings})),
         faults=tuple(asdict(fault) for fault in entry.verify()),
         starts=tuple(dict(start) for start in starts if start.get("key") == entry.key),
-        bytes=sum(sizes.values()),
+        bytes=sum(sizes),
         files=len(sizes),
+        aot=tuple(aot_facts(root, entry)),
         capture=capture_of(entry),
     )
+
+
+def aot_facts(root: CacheRoot, entry: Entry) -> Iterator[dict[str, Any]]:
+    """Yield of each rank's AOT file where it lies, its size, whether it is self-contained, what is wrong."""
+    if entry.aot is None or entry.path.name != entry.short:
+        return
+    wrong = {damage.file: f"{damage.fault} {damage.detail}".strip() for damage in faults_of_aot(root, entry)}
+    for rank in entry.ranks():
+        name = aot_name(entry.key, rank)
+        file = readable(partial(open_aot, root, entry.key, rank))
+        facts: dict[str, Any] = {"rank": rank, "path": str(root.cache / name), "fault": wrong.get(name, "")}
+        if file is not None:
+            held = sum(record.size for record in file.header.sections.values())
+            facts |= {"bytes": held, "contained": file.header.contained}
+            file.close()
+        yield facts
 
 
 def readable(read: Callable[[], T]) -> T | None:

@@ -16,6 +16,7 @@ from typing import Any
 from graphkiln.cache.errors import AmbiguousEntry, EntryDamaged, EntryNotFound
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord
+from graphkiln.cache.store.halves import AOT_FOLDER, aot_folders, aot_name, lone_halves
 from graphkiln.cache.store.layout import foreign_names
 from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, rank_folder
 from graphkiln.cache.store.reading import Fault
@@ -113,6 +114,8 @@ class Catalogue:
     root: Path
     rows: tuple[Row, ...]
     foreign: tuple[str, ...]
+    # AOT folders without their entry.
+    lone: tuple[Path, ...] = ()
 
     @property
     def size(self) -> int:
@@ -126,9 +129,13 @@ class Catalogue:
 def scan(store: Store) -> Catalogue:
     """Return what lies in a cache; raises only for a cache folder that cannot be read at all."""
     uses = _uses(store.starts())
-    rows = [_row(entry, uses) for entry in store.entries()]
+    rows = [_with_aot(store, _row(entry, uses)) for entry in store.entries()]
     known = {row.path.name for row in rows}
-    return Catalogue(store.root.path, tuple(_superseded(rows)), _others(store, known))
+    lone = lone_halves(store.root, (row.key for row in rows))
+    # Of a broken entry nobody knows the key: what begins like it may be its own.
+    unclear = tuple(row.id for row in rows if not row.key)
+    lone = [folder for folder in lone if not folder.name.startswith(unclear)] if unclear else lone
+    return Catalogue(store.root.path, tuple(_superseded(rows)), _others(store, known), tuple(lone))
 
 
 def find_row(catalogue: Catalogue, ref: str) -> Row:
@@ -209,6 +216,18 @@ def _row(entry: Entry | Broken, uses: Mapping[str, _Use]) -> Row:
     )
 
 
+def _with_aot(store: Store, row: Row) -> Row:
+    """Return a row that counts the AOT files, and says where one that should be there is not."""
+    sizes = [size for folder in aot_folders(store.root, row.id) for size in file_sizes(folder).values()]
+    row = replace(row, size=row.size + sum(sizes), files=row.files + len(sizes))
+    entry = row.entry
+    if row.health != "sound" or not isinstance(entry, Entry) or entry.aot is None:
+        return row
+    names = [aot_name(entry.key, rank) for rank in entry.ranks()]
+    missing = [name for name in names if not os.path.isfile(store.root.cache / name)]
+    return replace(row, health="partial", fault=f"{missing[0]}: missing") if missing else row
+
+
 def _listed(entry: Entry) -> tuple[dict[str, int | None], str]:
     """Return the size of each file that an entry should hold, None for any, and why there may be more."""
     listed: dict[str, int | None] = {FACTORS_FILE: int(entry.header["factors"]["size"])}
@@ -282,7 +301,7 @@ def _others(store: Store, known: set[str]) -> tuple[str, ...]:
     except OSError:
         return ()
     # An explicit cache folder keeps our own things beside the entries.
-    return tuple(sorted(set(names) - known - {store.root.path.name}))
+    return tuple(sorted(set(names) - known - {store.root.path.name, AOT_FOLDER}))
 
 
 def _text(fault: Fault) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 from graphkiln.cache.factors.key import FACTOR_NAMES
 from graphkiln.cache.store.documents import DocumentFault, parse_object
-from graphkiln.cache.store.draft import WIRING_FILE
 from graphkiln.cache.store.entries import Entry
-from graphkiln.cache.store.manifest import FACTORS_FILE, Manifest, rank_folder
+from graphkiln.cache.store.manifest import FACTORS_FILE, WIRING_FILE, Manifest, rank_folder
 from graphkiln.cache.store.reading import Fault
 
 # A slash where a word could begin, and at least two names: /home/me, not //comment, a/b, </s>.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphkiln.cache.errors import CacheError
-from graphkiln.cache.inspect.catalogue import Row, file_sizes
+from graphkiln.cache.inspect.catalogue import Row, file_sizes, scan
 from graphkiln.cache.inspect.prune import Leftover, Plan
 from graphkiln.cache.inspect.repair import SetAside, quarantined
 from graphkiln.cache.store.layout import foreign_names
@@ -33,12 +33,13 @@ class Removed:
 
 
 def leftovers(root: CacheRoot) -> list[Leftover]:
-    """Return what lies beside the entries and nobody needs: what was set aside, and dead drafts."""
+    """Return what lies beside the entries and nobody needs: things set aside, dead drafts, lone AOT files."""
     # What was set aside with a file in it that may be anybody's stays.
     aside = [item.path for item in quarantined(root) if not _holds_foreign(item)]
     return [
         *(_leftover("quarantine", path) for path in aside),
         *(_leftover("staging", path) for path in dead_drafts(root)),
+        *(_leftover("aot", path) for path in scan(Store(root)).lone),
     ]
 
 
@@ -50,6 +51,9 @@ def remove(store: Store, plan: Plan, grace_s: float) -> Removed:
         _remove_row(store, item.row, moved, skipped)
     for leftover in plan.leftovers:
         try:
+            if leftover.kind == "aot" and not store.discard_lone(leftover.path):
+                skipped.append((leftover.path.name, "its entry is there now"))
+                continue
             if leftover.kind == "quarantine":
                 discard(store.root, leftover.path)
             moved.append(f"{leftover.kind}/{leftover.path.name}")

@@ -12,20 +12,20 @@ from typing import Any
 from graphkiln.cache.errors import CacheError, EntryNotFound, RestoreRefused
 from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.inspect.catalogue import file_sizes
-from graphkiln.cache.inspect.verify import Verdict, is_lone, verify_entries
+from graphkiln.cache.inspect.verify import HALF, Verdict, is_lone, verify_entries
 from graphkiln.cache.store.documents import DocumentFault, parse_object
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import flush_folder, open_inside
+from graphkiln.cache.store.halves import renew_aot
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.oserrors import typed_os_errors
 from graphkiln.cache.store.publish import PUBLISH_LOCK_S, publish_lock_name
-from graphkiln.cache.store.quarantine import REASON_FILE, move_aside
+from graphkiln.cache.store.quarantine import FOLDER, REASON_FILE, move_aside
 from graphkiln.cache.store.reading import Fault
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
 from graphkiln.cache.store.sweep import remove_tree
 
-_FOLDER = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}-\d{{8}}T\d{{6}}Z(?:-\d+)?")
 _SHORT = re.compile(rf"[0-9a-f]{{{SHORT_DIGITS}}}")
 _NOT_MOVED = "it could not be moved, or was replaced meanwhile"
 _MOST_REASON_BYTES = 1 << 20
@@ -33,12 +33,16 @@ _MOST_REASON_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Repaired:
-    """What was moved: the entry `id`, or its `file` alone, into the folder `to`; None where it was not."""
+    """What was moved: the entry `id`, or its `file` alone, into the folder `to`; None where it was not.
+
+    `written` says that the file was made again in place.
+    """
 
     id: str
     file: str
     to: Path | None
     why: str = ""
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,28 @@ def repair(store: Store, verdict: Verdict) -> list[Repaired]:
     """
     if verdict.damaged:
         return [_aside(store, verdict)]
-    return [_lone(store.root, verdict, fault) for fault in verdict.faults if is_lone(fault)]
+    if verdict.entry is None:
+        return [_lone_half(store, verdict)]
+    moved = [_lone(store.root, verdict, fault) for fault in verdict.faults if is_lone(fault)]
+    return moved + [_renewed(store, verdict, fault) for fault in verdict.faults if fault.kind == HALF]
+
+
+def _renewed(store: Store, verdict: Verdict, fault: Fault) -> Repaired:
+    """Write an AOT file again from its entry."""
+    assert isinstance(verdict.entry, Entry)
+    rank = fault.file.split("/")[-2].removeprefix("rank_")
+    written = store.renew_aot(verdict.entry, rank)
+    return Repaired(verdict.id, fault.file, None, "" if written else _NOT_MOVED, written)
+
+
+def _lone_half(store: Store, verdict: Verdict) -> Repaired:
+    """Move an AOT folder without its entry into the trash."""
+    try:
+        moved = store.discard_lone(verdict.path)
+    except CacheError as error:
+        return Repaired(verdict.id, verdict.path.name, None, str(error))
+    place = store.root.trash if moved else None
+    return Repaired(verdict.id, verdict.path.name, place, "" if moved else _NOT_MOVED)
 
 
 def set_aside_failing(store: Store, verdict: Verdict, what: str) -> Repaired:
@@ -88,7 +113,7 @@ def set_aside_failing(store: Store, verdict: Verdict, what: str) -> Repaired:
 def quarantined(root: CacheRoot) -> list[SetAside]:
     """Return what is in quarantine, oldest first; other names there are not ours and left out."""
     try:
-        names = sorted(name for name in os.listdir(root.quarantine) if _FOLDER.fullmatch(name))
+        names = sorted(name for name in os.listdir(root.quarantine) if FOLDER.fullmatch(name))
     except OSError:
         return []
     found = [_set_aside(root.quarantine / name) for name in names]
@@ -124,9 +149,12 @@ def restore(store: Store, item: SetAside) -> Entry:
         with typed_os_errors(store.root.path):
             os.rename(lying, place)
             flush_folder(store.root.cache)
+            entry = Entry(place)
+            for rank in entry.ranks() if entry.aot is not None else ():
+                renew_aot(store.root, entry, rank)
         # The entry is back: what is left of its quarantine folder is no reason to fail.
         remove_tree(item.path)
-    return Entry(place)
+    return entry
 
 
 def _aside(store: Store, verdict: Verdict) -> Repaired:

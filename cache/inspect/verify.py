@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.inspect.contents import check_document, faults_in_pieces, found_paths
 from graphkiln.cache.store.documents import DocumentFault, parse_object
 from graphkiln.cache.store.entries import Entry
-from graphkiln.cache.store.files import FileRecord, read_inside
+from graphkiln.cache.store.files import FileRecord, read_inside, tree_bytes, tree_files
+from graphkiln.cache.store.halves import faults_of_aot
 from graphkiln.cache.store.manifest import FACTORS_FILE, HEADER_FILE, MANIFEST_FILE, Manifest, rank_folder
 from graphkiln.cache.store.reading import EntryFiles, Fault
 from graphkiln.cache.store.reports import REPORTS_FOLDER
+from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.state import STATE_FILE
 from graphkiln.cache.store.store import Broken
 
@@ -30,6 +33,8 @@ from graphkiln.cache.store.store import Broken
 DAMAGE = frozenset({"missing", "size", "digest", "schema", "unreadable", "symlink", "owner"})
 # Moved away alone, they leave a sound entry.
 LONE = "extra"
+# An AOT file that is not there, not right, or there without its entry: a start does without it.
+HALF = "half"
 _READ_WHOLE = (".json", ".py", ".cpp", ".h", ".txt")
 _MOST_READ_WHOLE = 16 << 20
 _MOST_THREADS = 8
@@ -52,10 +57,10 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """sound, partial (an expected rank is not there, nothing is wrong with the rest) or broken."""
-        if self.faults:
+        """sound, partial (a rank or an AOT file is not there, nothing is wrong with the rest) or broken."""
+        if any(fault.kind != HALF for fault in self.faults):
             return "broken"
-        return "partial" if self.missing_ranks else "sound"
+        return "partial" if self.missing_ranks or self.faults else "sound"
 
     @property
     def damaged(self) -> bool:
@@ -206,11 +211,38 @@ def _verdict(survey: _Survey, faults: Sequence[Fault]) -> Verdict:
         found += [Fault(name, LONE, "nothing lists it") for name in survey.unlisted]
         if not any(fault.kind in DAMAGE for fault in found):
             found += faults_in_pieces(survey.entry, survey.manifests)
+        found += _halves(survey.entry)
         missing = tuple(sorted(set(survey.entry.ranks_expected) - set(survey.entry.ranks())))
     size = sum(status.st_size for status in survey.there.values())
     ordered = sorted(set(found), key=lambda fault: (fault.file, fault.kind, fault.detail))
     seen = survey.entry or Broken(survey.path, EntryDamaged(survey.path.name, *_first(ordered)))
     return Verdict(survey.path.name, survey.path, tuple(ordered), missing, size, len(survey.there), seen)
+
+
+def _halves(entry: Entry) -> list[Fault]:
+    """Return what is wrong with the AOT files that lie beside an entry."""
+    if entry.path.name != entry.short:
+        # A copy under another name lies beside no AOT files.
+        return []
+    # Only the folder of the entries matters: an entry in quarantine has its AOT files beside it too.
+    root = CacheRoot(entry.path.parent, entry.path.parent)
+    faults = (Fault.of(damage) for damage in faults_of_aot(root, entry))
+    return [Fault(fault.file, HALF, f"{fault.kind} {fault.detail}".strip()) for fault in faults]
+
+
+def verify_lone(folders: Iterable[Path]) -> list[Verdict]:
+    """Return the verdicts on AOT folders without their entry: nobody can use them by their key."""
+    fault = Fault(".", HALF, "its entry is not there")
+    return [
+        Verdict(
+            folder.name[:SHORT_DIGITS],
+            folder,
+            (fault,),
+            size=tree_bytes(folder),
+            files=sum(1 for _ in tree_files(folder)),
+        )
+        for folder in folders
+    ]
 
 
 def _first(faults: Sequence[Fault]) -> tuple[str, str, str]:

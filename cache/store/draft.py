@@ -22,15 +22,19 @@ from graphkiln.cache.factors.key import FORMAT, SHORT_DIGITS, Factors
 from graphkiln.cache.store.documents import seal
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord, copy_new, flush_tree, relative_parts, write_new
+from graphkiln.cache.store.halves import stage_aot
 from graphkiln.cache.store.locks import owned_lock
 from graphkiln.cache.store.manifest import (
+    AOT_KINDS,
     FACTORS_FILE,
+    GRAPH_FILE,
     HEADER_FILE,
     MANIFEST_FILE,
     PREFIX,
     RESERVED,
     SCHEMA,
     SHA256,
+    WIRING_FILE,
     artifact_id,
     rank_folder,
     records_json,
@@ -41,7 +45,6 @@ from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.sweep import draft_lock, remove_dead_drafts, remove_tree
 from graphkiln.cache.store.trash import empty_trash
 
-GRAPH_FILE, WIRING_FILE = "graph.py", "wiring.json"
 _MAX_NAME_BYTES = 255
 # Nobody wants a private lock but somebody who just tries whether its owner lives.
 _OWN_LOCK_S = 30.0
@@ -150,16 +153,19 @@ class Draft:
         own = json.loads(canonical_json({"specific": specific, "build": build}))
         self._ranks[rank] = {**own, "build_digest": digest(own["build"])}
 
-    def publish(self, header: Mapping[str, Any], factors: Factors) -> Entry:
+    def publish(self, header: Mapping[str, Any], factors: Factors, aot: str | None = None) -> Entry:
         """Finish the entry and put it in place by one rename; return the entry that is there then.
 
         `factors` are read again at this moment: `FactorsChanged` when they no longer give the key.
         `header` is added to what `entry.json` holds anyway; `ranks_expected` in it, or else the
-        ranks of this draft, say when the entry is complete.
+        ranks of this draft, say when the entry is complete. `aot` is the kind of AOT file that goes with
+        it, if any.
         """
         if factors.key != self.key:
             raise FactorsChanged(self.key, factors.key)
         taken = sorted(RESERVED & set(header))
+        if aot not in (None, *AOT_KINDS):
+            raise ValueError(f"not a kind of AOT file: {aot!r}")
         if taken:
             raise ValueError(f"the header's {', '.join(taken)} cannot be given")
         if not self._ranks or set(self._ranks) != set(self._parts):
@@ -182,11 +188,15 @@ class Draft:
             "created": datetime.now(UTC).isoformat(timespec="microseconds"),
             "factors": {"size": record.size, "sha256": record.sha256},
             "sources": self._sources,
+            "aot": aot,
         }
         self._write(HEADER_FILE, seal(body, "header"))
+        other = self._place / "aot" if aot is not None else None
         with self._writing():
             flush_tree(self.path)
-        return publish_folder(self._root, self.path, self.key, sorted(self._ranks))
+            if other is not None:
+                stage_aot(Entry(self.path), other)
+        return publish_folder(self._root, self.path, self.key, sorted(self._ranks), other)
 
     def _manifest(self, rank: str) -> dict[str, Any]:
         files = dict(self._files[rank])

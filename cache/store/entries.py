@@ -74,6 +74,12 @@ class Entry:
         return str(self.header["created"])
 
     @property
+    def aot(self) -> str | None:
+        """Which kind of AOT file was published with it: `entry`, `contained`, or None for none."""
+        kind = self.header.get("aot")
+        return None if kind is None else str(kind)
+
+    @property
     def ranks_expected(self) -> tuple[str, ...]:
         return tuple(self.header["ranks_expected"])
 

@@ -15,8 +15,11 @@ from graphkiln.cache.store.files import FileRecord, relative_parts
 
 SCHEMA = 1
 HEADER_FILE, FACTORS_FILE, MANIFEST_FILE = "entry.json", "factors.json", "manifest.json"
+GRAPH_FILE, WIRING_FILE = "graph.py", "wiring.json"
+# Where an entry's AOT file has its artifacts: in the entry, or in the file itself.
+AOT_KINDS = ("entry", "contained")
 # What `publish` writes itself; a caller's header cannot say otherwise.
-RESERVED = frozenset({"schema", "format", "key", "lookup", "hashes", "created", "factors", "sources"})
+RESERVED = frozenset({"schema", "format", "key", "lookup", "hashes", "created", "factors", "sources", "aot"})
 SHA256 = re.compile(r"[0-9a-f]{64}")
 RANK = re.compile(r"(0|[1-9][0-9]{0,5})_(0|[1-9][0-9]{0,5})")
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -75,6 +78,7 @@ def check_header(body: dict[str, Any]) -> dict[str, Any]:
         "ranks_expected: not ranks",
     )
     _record(body.get("factors"), "factors")
+    need(body.get("aot") in (None, *AOT_KINDS), "aot: not a kind of AOT file")
     for sha256, size in _mapping(body, "sources").items():
         need(_is_sha256(sha256) and type(size) is int and size >= 0, "sources: not digests and sizes")
     return body

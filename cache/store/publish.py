@@ -12,6 +12,7 @@ from graphkiln.cache.errors import EntryDamaged, KeyPrefixCollision
 from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import flush_folder
+from graphkiln.cache.store.halves import aot_folders, put_aot, renew_aot
 from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.manifest import rank_folder
 from graphkiln.cache.store.oserrors import typed_os_errors
@@ -29,9 +30,12 @@ def publish_lock_name(short: str) -> str:
     return f"publish-{short}"
 
 
-def publish_folder(root: CacheRoot, staged: Path, key: str, ranks: Iterable[str]) -> Entry:
+def publish_folder(
+    root: CacheRoot, staged: Path, key: str, ranks: Iterable[str], aot: Path | None = None
+) -> Entry:
     """Return the entry of `key`: the staged folder moved into place, or what was there already.
 
+    `aot` holds its staged AOT files, which are moved first: where the entry is, they are.
     A sound entry of the same key wins and gets those of our ranks that it lacks; a damaged one is
     set aside. `KeyPrefixCollision` where another key has the name.
     """
@@ -39,9 +43,15 @@ def publish_folder(root: CacheRoot, staged: Path, key: str, ranks: Iterable[str]
     target = root.cache / short
     with build_lock(root, publish_lock_name(short), PUBLISH_LOCK_S, "publishing"), typed_os_errors(root.path):
         if not os.path.lexists(target) or not _joined(root, target, staged, key, tuple(ranks)):
+            if aot is not None:
+                put_aot(root, aot, key)
             os.rename(staged, target)
             flush_folder(root.cache)
-        return _reopened(target)
+            return _reopened(target)
+        entry = _reopened(target)
+        for rank in ranks if entry.aot is not None else ():
+            renew_aot(root, entry, rank)
+        return entry
 
 
 def _joined(root: CacheRoot, target: Path, staged: Path, key: str, ranks: tuple[str, ...]) -> bool:
@@ -101,7 +111,8 @@ def _set_aside(root: CacheRoot, path: Path, key: str, faults: list[Fault]) -> No
         "key": key,
         "faults": [asdict(fault) for fault in faults],
     }
-    move_aside(root, path, key[:SHORT_DIGITS], reason)
+    beside = aot_folders(root, key[:SHORT_DIGITS]) if path.parent == root.cache else []
+    move_aside(root, path, key[:SHORT_DIGITS], reason, beside)
 
 
 def _reopened(target: Path) -> Entry:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ _MAX_BYTES = 64 << 10
 class State:
     """What people and starts noted about an entry; `last_used` is a UTC time as text.
 
-    `proved`: a start that loaded it made a first call that came back.
+    `proved`: a start that loaded it made a first call that came back. `refused`: how often each artifact
+    could not be loaded though its bytes were right.
     """
 
     label: str | None = None
     pinned: bool = False
     last_used: str | None = None
     proved: bool = False
+    refused: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_state(entry: Path) -> State:
@@ -44,6 +47,7 @@ def read_state(entry: Path) -> State:
         pinned=found.get("pinned") is True,
         last_used=_text(found.get("last_used")),
         proved=found.get("proved") is True,
+        refused=_counts(found.get("refused")),
     )
 
 
@@ -64,6 +68,12 @@ def update_state(root: CacheRoot, entry: Path, **changes: Any) -> bool:
             draft.unlink(missing_ok=True)
         return False
     return True
+
+
+def _counts(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    return {name: times for name, times in value.items() if type(times) is int}
 
 
 def _text(value: object) -> str | None:

@@ -12,8 +12,10 @@ from typing import Any
 
 from graphkiln.cache.errors import AmbiguousEntry, CacheError, EntryDamaged, EntryNotFound
 from graphkiln.cache.factors.key import SHORT_DIGITS
+from graphkiln.cache.store.aot import AotFile
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import SHORT, Entry
+from graphkiln.cache.store.halves import aot_folders, find_aot, renew_aot
 from graphkiln.cache.store.layout import could_be_entry
 from graphkiln.cache.store.ledger import append_start, read_starts
 from graphkiln.cache.store.locks import build_lock
@@ -108,7 +110,7 @@ class Store:
             ):
                 if not _still_there(entry, only_if_damaged):
                     return None
-                return move_aside(self.root, entry.path, short, reason)
+                return move_aside(self.root, entry.path, short, reason, aot_folders(self.root, short))
         except CacheError as error:
             _log.warning("entry %s could not be set aside: %s", short, error)
             return None
@@ -126,7 +128,47 @@ class Store:
             state = read_state(entry.path)
             if not _still_there(entry, False) or (spare_kept and (state.pinned or state.label)):
                 return None
-            return discard(self.root, entry.path)
+            gone = discard(self.root, entry.path)
+            for other in aot_folders(self.root, short):
+                discard(self.root, other)
+            return gone
+
+    def find_aot(self, lookup: str, rank: str) -> list[AotFile]:
+        """Return the sound AOT files with this lookup, newest first, still open."""
+        return list(find_aot(self.root, lookup, rank))
+
+    def entry_of(self, key: str) -> Entry | None:
+        """Return the entry of a whole key, None where it is not there or its header is not sound."""
+        try:
+            entry = Entry(self.root.cache / key[:SHORT_DIGITS])
+        except EntryDamaged:
+            return None
+        return entry if entry.key == key else None
+
+    def renew_aot(self, entry: Entry, rank: str, *, contained: bool = False) -> bool:
+        """Write an entry's AOT file again where it is missing or not right; False where that was not done.
+
+        `contained` puts the artifacts into it.
+        What is not possible (a read-only root) is no error: a start does without the file.
+        """
+        try:
+            with (
+                build_lock(self.root, publish_lock_name(entry.short), PUBLISH_LOCK_S, "writing an AOT file"),
+                typed_os_errors(self.root.path),
+            ):
+                return _still_there(entry, False) and renew_aot(self.root, entry, rank, contained=contained)
+        except CacheError as error:
+            _log.warning("the AOT file of entry %s could not be written: %s", entry.short, error)
+            return False
+
+    def discard_lone(self, folder: Path) -> bool:
+        """Move an AOT folder without its entry into the trash; False where its entry is there now."""
+        short = folder.name[:SHORT_DIGITS]
+        with build_lock(self.root, publish_lock_name(short), PUBLISH_LOCK_S, "removing an AOT file"):
+            if self.entry_of(folder.name) is not None or not os.path.lexists(folder):
+                return False
+            discard(self.root, folder)
+            return True
 
     def record_start(self, line: Mapping[str, Any]) -> bool:
         """Note one start in the ledger; False where that is not possible, which is never an error."""

@@ -12,6 +12,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphkiln.cache.errors import RootUnusable
+
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = re.compile(
     r"nfs4?|cifs|smb3?|afs|ceph|lustre|glusterfs|9p|gpfs|beegfs|fuse\.(sshfs|s3fs|gcsfuse|glusterfs|ceph.*)"
@@ -39,6 +41,14 @@ def concerns(path: Path, mounts: Path = _MOUNTS) -> list[str]:
     if mount is not None and "noexec" in mount.options:
         found.append(f"{mount.point} is mounted noexec: compiled code cannot be loaded from it")
     return found
+
+
+def require_exec(path: Path, mounts: Path = _MOUNTS) -> None:
+    """Raise `RootUnusable` for a cache on a mount from which compiled code cannot be loaded."""
+    mount = mount_of(Path(os.path.realpath(path)), mounts)
+    if mount is not None and "noexec" in mount.options:
+        reason = f"{mount.point} is mounted noexec, and compiled code has to be loaded from there"
+        raise RootUnusable(path, reason, "choose another folder with --cache-root or GRAPHKILN_CACHE_ROOT")
 
 
 def mount_of(path: Path, mounts: Path = _MOUNTS) -> Mount | None:

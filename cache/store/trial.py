@@ -35,7 +35,10 @@ def on_trial(root: CacheRoot, entry: Entry) -> Iterator[None]:
             alone = held.enter_context(owned_lock(mark))
         try:
             yield
-        except (GraphkilnError, MemoryError):
+        except GraphkilnError as error:
+            blamed = alone and error.blames_entry
+            raise
+        except MemoryError:
             raise
         except Exception:
             blamed = alone

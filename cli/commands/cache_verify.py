@@ -39,9 +39,10 @@ def verify(
     as_json: Json = False,
 ) -> int:
     """Checks every byte, name, rank, piece and owner; exits 1 where anything is not as it should be."""
+    from graphkiln.cache.inspect.catalogue import scan
     from graphkiln.cache.inspect.repair import repair as set_aside
     from graphkiln.cache.inspect.repair import set_aside_failing
-    from graphkiln.cache.inspect.verify import verify_entries
+    from graphkiln.cache.inspect.verify import verify_entries, verify_lone
     from graphkiln.cache.store.surroundings import concerns
     from graphkiln.cli.show.byte_progress import byte_progress
     from graphkiln.cli.show.verify import smoke_lines, verdicts_json, verdicts_lines, verdicts_text
@@ -59,6 +60,7 @@ def verify(
     paths = chosen(store, entry, filters or [])
     with byte_progress(session, "verifying") as progress:
         verdicts = verify_entries(paths, progress)
+        lone = verify_lone(scan(store).lone) if entry is None and not filters else []
     told = concerns(store.root.cache)
     inside = [verdict for verdict in verdicts if verdict.path.parent == store.root.cache]
     repaired = [moved for verdict in inside for moved in set_aside(store, verdict)] if repair else []
@@ -67,6 +69,8 @@ def verify(
     if repair:
         details = [str(smoked[verdict.id]["detail"]) for verdict in failing]
         repaired += map(set_aside_failing, repeat(store), failing, details)
+        repaired += [moved for verdict in lone for moved in set_aside(store, verdict)]
+    verdicts += lone
     if as_json:
         session.json("cache verify", verdicts_json(verdicts, told, repaired, smoked))
     else:

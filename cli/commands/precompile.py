@@ -36,6 +36,12 @@ def precompile(
     no_store_source: Annotated[
         bool, typer.Option("--no-store-source", help="Keep no copy of the traced source files.")
     ] = False,
+    self_contained: Annotated[
+        bool,
+        typer.Option(
+            "--self-contained", help="Put everything into the AOT file, to be shipped alone: warm --aot FILE."
+        ),
+    ] = False,
     debug_dump: Annotated[
         Path | None,
         typer.Option(
@@ -66,6 +72,7 @@ def precompile(
             check=not no_check,
             weights=chosen,
             store_source=not no_store_source,
+            self_contained=self_contained,
             debug_dump=debug_dump,
             cache_root=session.cache_root,
             progress=progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,19 @@ def warm(
     require_hit: Annotated[
         bool, typer.Option("--require-hit", help="Compile nothing; exit 1 where a start would not hit.")
     ] = False,
+    aot: Annotated[
+        Path | None,
+        typer.Option(
+            "--aot",
+            metavar="FILE",
+            help="Open this AOT file before the cache is asked; precompile --self-contained makes one.",
+            show_default=False,
+        ),
+    ] = None,
+    force_aot_load: Annotated[
+        bool,
+        typer.Option("--force-aot-load", help="Exit 1, naming why, where no AOT file serves the start."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Starts MODEL as a server would, publishing what is missing, without the numeric check."""
@@ -31,7 +45,13 @@ def warm(
         from graphkiln.core import start
 
         return start.warm(
-            deployment, config, require_hit=require_hit, cache_root=session.cache_root, progress=progress
+            deployment,
+            config,
+            require_hit=require_hit,
+            aot=aot,
+            force_aot_load=force_aot_load,
+            cache_root=session.cache_root,
+            progress=progress,
         )
 
     return started("warm", session, asked, begin, as_json=as_json)

@@ -83,7 +83,16 @@ def head_pairs(found: Account) -> list[tuple[str, str]]:
         ("calls", "; ".join(doors_text(found.doors))),
         ("versions", versions),
         ("path", str(entry.path)),
+        ("aot", "; ".join(aot_text(file) for file in found.aot)),
     ]
+
+
+def aot_text(file: Mapping[str, Any]) -> str:
+    """Returns where an AOT file lies and what it is, or what is wrong with it."""
+    if file["fault"]:
+        return f"{file['path']}: {file['fault']}; the next start writes it again"
+    held = "self-contained" if file["contained"] else "with the artifacts of the entry"
+    return f"{file['path']}, {bytes_text(file['bytes'])}, {held}"
 
 
 def asked_text(requested: Any) -> str:

@@ -23,6 +23,7 @@ def start_lines(report: StartReport, model: str, style: Style) -> list[str]:
     pairs = [
         (report.outcome, f"{model} for {report.target}"),
         ("entry", str(report.entry_path or "")),
+        ("aot", str(report.aot or "")),
         ("key", report.key or ""),
         ("lookup", "" if report.key else report.lookup or ""),
         ("size", bytes_text(report.entry_bytes) if report.entry_bytes else ""),
@@ -136,6 +137,7 @@ def start_json(report: StartReport, model: str) -> dict[str, Any]:
         "lookup": report.lookup,
         "entry": None if report.entry_path is None else str(report.entry_path),
         "entry_bytes": report.entry_bytes,
+        "aot": None if report.aot is None else str(report.aot),
         "pieces": asdict(report.pieces),
         "counts": dict(report.counts),
         "phases": [{"name": name, "seconds": seconds} for name, seconds in report.phases],

@@ -35,6 +35,8 @@ def verdicts_lines(
 
 def moved_text(moved: Repaired) -> str:
     what = f"{moved.file} of {moved.id}" if moved.file else moved.id
+    if moved.written:
+        return printable(f"{what} was written again")
     return printable(f"{what} was set aside: {moved.to}" if moved.to else f"{what} stays: {moved.why}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from graphkiln.cache.factors.canonical import canonical_json
 from graphkiln.core.compile.execute import WIRING_FORMAT
 from graphkiln.core.compile.inductor import BuiltPiece, compile_piece, compiler_identity
 from graphkiln.core.compile.pieces import Piece, describe_piece
@@ -184,7 +185,8 @@ def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArti
         dynamic = "unbacked"
     if dump is not None:
         dump.piece(number, *bounds, built)
-    files = seal(built, piece.fingerprint)
+    inputs = canonical_json({"inputs": piece.signature["inputs"]})
+    files = {**seal(built, piece.fingerprint), "inputs.json": inputs}
     kernels = len(built.kernels) + len(built.triton)
     return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, kernels, built.passes)
 

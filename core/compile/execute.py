@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from graphkiln.core.errors import DoorError, LoadRefused
+from graphkiln.cache.errors import GraphkilnError
+from graphkiln.core.compile.held import HeldPiece
+from graphkiln.core.errors import DoorError, LoadRefused, StepFailed
 from graphkiln.core.trace.door import Door
 from graphkiln.core.trace.observe import untyped_constant
 from graphkiln.core.trace.outputs import rebuild
 
 WIRING_FORMAT = 1
+# What Python and torch raise of a call that was never meant.
+_SENSELESS = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+_log = logging.getLogger(__name__)
 
 # A register, or a constant, of a step's arguments.
 _Fetch = Callable[[list[Any]], Any]
@@ -24,6 +32,27 @@ class RunnablePiece(Protocol):
     """A piece: takes its inputs as a list that it may empty, gives its outputs in order."""
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]: ...
+
+
+class LoadedPiece:
+    """A piece that is loaded now, or with `lazy` when it is first called; `inputs` is what it takes."""
+
+    def __init__(self, load: Callable[[], RunnablePiece], inputs: Sequence[Any], *, lazy: bool) -> None:
+        self.inputs = inputs
+        self._load = load
+        self._lock = threading.Lock()
+        self._piece = None if lazy else load()
+
+    def ready(self) -> RunnablePiece:
+        """Returns the piece itself. Raises LoadRefused where it cannot be loaded."""
+        if self._piece is None:
+            with self._lock:
+                self._piece = self._piece or self._load()
+        return self._piece
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """Runs the piece."""
+        return (self._piece or self.ready())(inputs)
 
 
 class CompiledPart:
@@ -72,6 +101,8 @@ class CompiledPart:
         self._outputs = [_fetch(value) for value in wiring["outputs"]]
         self._structure = wiring["structure"]
         self._wiring = wiring
+        # Token counts whose first call is over: what every step takes was looked at then.
+        self._proved: set[int] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the part. Raises DoorError when the call is not one that it was compiled for."""
@@ -82,9 +113,12 @@ class CompiledPart:
             registers[register] = tokens
         for register, index, member in self._from_call:
             registers[register] = values[index] if member is None else values[index][member]
-        pieces = self._pieces[self.range_of(tokens)]
-        for step in self._steps:
-            step(registers, pieces)
+        if tokens in self._proved:
+            pieces = self._pieces[self.range_of(tokens)]
+            for step in self._steps:
+                step(registers, pieces)
+        else:
+            self._first(registers, tokens)
         outputs = [fetch(registers) for fetch in self._outputs]
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
 
@@ -98,6 +132,42 @@ class CompiledPart:
             for use, piece in enumerate(pieces):
                 name = f"piece {self._uses[use]} at cut {use} for ({start}, {end})"
                 pieces[use] = wrap(piece, name, named[use])
+
+    def _first(self, registers: list[Any], tokens: int) -> None:
+        """Runs the steps of the first call with a token count, every piece held to what it takes."""
+        pieces = [
+            HeldPiece(piece, number, piece.inputs, tokens) if isinstance(piece, LoadedPiece) else piece
+            for number, piece in zip(self._uses, self._ready(tokens), strict=True)
+        ]
+        for number, step in enumerate(self._steps):
+            try:
+                step(registers, pieces)
+            except _SENSELESS as error:
+                if self._proved or isinstance(error, (GraphkilnError, torch.OutOfMemoryError)):
+                    raise
+                # Nothing of this part ever ran: the steps may be to blame as well as what they call.
+                text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                raise StepFailed(f"step {number}", "a call that returns", text) from error
+        self._proved.add(tokens)
+
+    def _ready(self, tokens: int) -> Sequence[RunnablePiece]:
+        """Returns the pieces that serve a token count, loaded; those of a wider range where one cannot be."""
+        found = self.range_of(tokens)
+        try:
+            for piece in self._pieces[found]:
+                if isinstance(piece, LoadedPiece):
+                    piece.ready()
+        except GraphkilnError as error:
+            wider = [
+                bounds for bounds in self._ranges if bounds != found and bounds[0] <= tokens <= bounds[1]
+            ]
+            if not wider:
+                raise
+            _log.warning("pieces for %d tokens alone are left out: %s", tokens, error)
+            self._ranges = [bounds for bounds in self._ranges if bounds != found]
+            self._pieces.pop(found, None)
+            return self._ready(tokens)
+        return self._pieces[found]
 
     def range_of(self, tokens: int) -> tuple[int, int]:
         """Returns the range whose pieces serve a call: an exact size before any range.

@@ -74,10 +74,12 @@ def restore(
     source: ModelSource,
     deployment: Deployment,
     description: Mapping[str, Any],
+    buffers: Mapping[str, torch.Tensor] | None = None,
     device: torch.device = _CPU,
 ) -> ServedModel | str:
     """Returns the served model of a description on `device`, or why it has to be built, as a clause.
 
+    `buffers` are those that the description names; without it their elements lie in the description.
     The backbone has the class, the tensors and the names of the built one, and no forward that
     could be run. Raises WeightsDamaged and ModelError like a build.
     """
@@ -96,9 +98,14 @@ def restore(
     for name, (stored, _) in description["parameters"].items():
         owner, leaf = _owner(base, name)
         owner.register_parameter(leaf, tensors[stored])
+    if buffers is None:
+        buffers = {name: unpacked(packed) for name, packed in description["buffers"].items()}
+    reason = _strange(buffers, description["buffers"])
+    if reason is not None:
+        return reason
     for name, packed in description["buffers"].items():
         owner, leaf = _owner(base, name)
-        owner.register_buffer(leaf, _unpacked(packed).to(device), persistent=packed["persistent"])
+        owner.register_buffer(leaf, buffers[name].to(device), persistent=packed["persistent"])
     return ServedModel(
         backbone=Backbone(base).eval(),
         compute_logits=_head(description["head"], tensors),
@@ -111,6 +118,17 @@ def restore(
         stop_ids=stop_ids(source),
         restored=True,
     )
+
+
+def _strange(buffers: Mapping[str, torch.Tensor], described: Mapping[str, Any]) -> str | None:
+    """Returns how buffers are not the described ones, as a clause."""
+    if set(buffers) != set(described):
+        return "its buffers are not those that it describes"
+    for name, row in described.items():
+        tensor = buffers[name]
+        if [str(tensor.dtype), list(tensor.shape)] != [f"torch.{row['dtype']}", row["shape"]]:
+            return f"buffer {name} is not as it describes it"
+    return None
 
 
 def _head(described: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> MatrixHead:
@@ -167,7 +185,8 @@ def _packed(root: nn.Module, name: str, buffer: torch.Tensor) -> dict[str, Any] 
     }
 
 
-def _unpacked(packed: Mapping[str, Any]) -> torch.Tensor:
+def unpacked(packed: Mapping[str, Any]) -> torch.Tensor:
+    """Returns a buffer of its dtype, shape and the base64 of its elements."""
     dtype = getattr(torch, packed["dtype"])
     data = bytearray(base64.b64decode(packed["base64"]))
     flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)

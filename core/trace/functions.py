@@ -11,6 +11,7 @@ from typing import Any
 
 from graphkiln.cache.errors import SourceUnreadable
 from graphkiln.cache.factors.functions import file_digest, index_file, locate
+from graphkiln.cache.factors.syntax import SEVERAL
 from graphkiln.core.errors import Bypass
 
 Functions = dict[str, dict[str, str]]
@@ -47,7 +48,10 @@ class CodeDigests:
         if module is not None and covered(module):
             return f"torch {module}"
         found = self.from_source(module, code.co_qualname) if module is not None else None
-        return found if found is not None else bytecode_digest(code)
+        if found is None:
+            return bytecode_digest(code)
+        # Two definitions under one name, in two branches for example: the text does not say which is here.
+        return f"{found}{bytecode_digest(code)}" if found.endswith(SEVERAL) else found
 
     def from_source(self, module: str, qualname: str) -> str | None:
         """Returns the digest of a function by name, None where its source cannot be read."""

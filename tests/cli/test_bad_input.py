@@ -130,3 +130,21 @@ def assert_one_line(status: int, out: str, err: str, expected: int, says: str) -
     assert told[0].startswith("error: ")
     assert says in told[0]
     assert [line[:6] for line in told[1:]] == ["hint: "]
+
+
+def test_a_root_whose_name_the_terminal_has_no_letters_for_is_shown_with_escapes(tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+    }
+    root = tmp_path / "Zwischenspeicher-ä"
+    done = subprocess.run(
+        [sys.executable, "-m", "graphkiln.cli", "--cache-root", str(root), "cache", "dir"],
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Zwischenspeicher-" in done.stdout

@@ -232,6 +232,7 @@ def test_every_option_reaches_the_deployment_and_the_config(
         "check": False,
         "weights": "none",
         "store_source": False,
+        "self_contained": False,
         "debug_dump": tmp_path,
         "cache_root": tmp_path,
         "progress": None,

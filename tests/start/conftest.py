@@ -55,7 +55,13 @@ class Compiled:
 
     @property
     def entry(self) -> Path:
-        (found,) = (self.root / "torch_compile_cache").iterdir()
+        (header,) = (self.root / "torch_compile_cache").glob("*/entry.json")
+        return header.parent
+
+    @property
+    def aot(self) -> Path:
+        """The AOT file of the entry."""
+        (found,) = (self.root / "torch_compile_cache" / "torch_aot_compile").glob("*/rank_0_0/model")
         return found
 
 

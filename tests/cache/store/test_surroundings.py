@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkiln.cache.store.surroundings import concerns, mount_of
+from graphkiln.cache.errors import RootUnusable
+from graphkiln.cache.store.surroundings import concerns, mount_of, require_exec
 
 MOUNTS = r"""
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -72,3 +73,14 @@ def test_a_folder_of_another_user_is_told(tmp_path: Path, mounts: Path) -> None:
 
 def test_a_system_that_does_not_tell_its_mounts_gives_none(tmp_path: Path) -> None:
     assert mount_of(tmp_path, tmp_path / "none") is None
+
+
+def test_a_root_that_nothing_can_be_loaded_from_is_refused_by_name(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    for options in ("rw,noexec", "rw"):
+        mounts.write_text(f"1 0 0:1 / {tmp_path} {options} - ext4 /dev/x rw\n")
+        if options == "rw":
+            require_exec(tmp_path / "root", mounts)
+            continue
+        with pytest.raises(RootUnusable, match="mounted noexec"):
+            require_exec(tmp_path / "root", mounts)

@@ -1,0 +1,44 @@
+"""Whether, and which, AOT files a start looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphkiln.cache.factors.env import read
+
+
+@dataclass(frozen=True)
+class AotUse:
+    """`path` is a file to open instead of those of the cache; `force` makes every refusal fatal.
+
+    `contained` puts the artifacts into the files that this start publishes. Raises ValueError for a
+    demand that GRAPHKILN_USE_AOT_COMPILE=0 forbids.
+    """
+
+    enabled: bool = True
+    force: bool = False
+    path: Path | None = None
+    contained: bool = False
+
+    def __post_init__(self) -> None:
+        asked = "force_aot_load" if self.force else "an AOT file" if self.path or self.contained else None
+        if asked is not None and not self.enabled:
+            raise ValueError(f"{asked} was asked for and GRAPHKILN_USE_AOT_COMPILE=0 forbids it: unset it")
+
+    @property
+    def published(self) -> str | None:
+        """The kind of AOT file that goes with a new entry."""
+        if not self.enabled:
+            return None
+        return "contained" if self.contained else "entry"
+
+
+def aot_use(*, force: bool = False, path: Path | str | None = None, contained: bool = False) -> AotUse:
+    """Returns what was asked for, the variables of the environment included."""
+    return AotUse(
+        enabled=bool(read("GRAPHKILN_USE_AOT_COMPILE")),
+        force=force or bool(read("GRAPHKILN_FORCE_AOT_LOAD")),
+        path=None if path is None else Path(path),
+        contained=contained,
+    )
