@@ -84,7 +84,7 @@ class Builder:
                 dump = None if self.dump is None else self.dump.part(RANK, part.prefix)
                 ranges = self.plan.settings(one.smallest, scratch, dump, part.encoder)
                 built = build_part(
-                    part.module, one.capture, part.dynamic, self.plan.compilation.splitting_ops,
+                    part.module, one.capture, part.dynamic, self.plan.compilation.cutting_ops,
                     ranges, known, self.phases.progress.pieces,
                 )  # fmt: skip
                 compiled.append(CompiledFiles(part.prefix, one, built))

@@ -102,6 +102,7 @@ class Plan:
                 fast_math=bool(read("GRAPHKILN_CPP_FAST_MATH")),
                 unbacked=self.compilation.dynamic_shapes.type is DynamicShapesType.UNBACKED,
                 passes=self.pipeline,
+                partition_ops=self.compilation.partition_ops,
                 dump=dump,
             )
             for found in self.ranges(smallest, encoder)

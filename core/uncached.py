@@ -67,7 +67,7 @@ def eager_part(part: Part, traced: TracedPart, plan: Plan) -> Callable[..., Any]
     from graphkiln.core.trace.paths import Walker
 
     bounds = [(traced.smallest, plan.ranges(traced.smallest, part.encoder)[-1].end)]
-    split, pieces, piece_of = split_capture(traced.capture, plan.compilation.splitting_ops)
+    split, pieces, piece_of = split_capture(traced.capture, plan.compilation.cutting_ops)
     wiring = wire(split, piece_of, part.module, traced.capture, part.dynamic, bounds)
     wiring["pieces"] = [{"piece": number, "range": bounds[0]} for number in range(len(pieces))]
     run = [_EagerPiece(piece.graph) for piece in pieces]

@@ -125,13 +125,18 @@ class CompiledPart:
     def wrap_pieces(self, wrap: Callable[[RunnablePiece, str, list[str]], RunnablePiece]) -> None:
         """Puts what `wrap` makes of each use of a piece, of its name and its arguments' names, in its place.
 
-        What is kept for one use must not serve another: its inputs lie elsewhere.
+        What is kept for one use must not serve another: its inputs lie elsewhere. Of a piece that Inductor
+        partitioned, which is used once, its partitions: what lies between them cannot be captured.
         """
         named = piece_arguments(self._wiring)
         for (start, end), pieces in self._pieces.items():
             for use, piece in enumerate(pieces):
                 name = f"piece {self._uses[use]} at cut {use} for ({start}, {end})"
-                pieces[use] = wrap(piece, name, named[use])
+                partitions = getattr(piece, "partitions", [])
+                for index, partition in enumerate(partitions):
+                    partitions[index] = wrap(partition, f"partition {index} of {name}", [])
+                if not partitions:
+                    pieces[use] = wrap(piece, name, named[use])
 
     def _first(self, registers: list[Any], tokens: int) -> None:
         """Runs the steps of the first call with a token count, every piece held to what it takes."""

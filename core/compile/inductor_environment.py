@@ -1,7 +1,7 @@
 """The options of Inductor that are in force while a piece is compiled.
 
 Private torch calls: `cpu_vec_isa.valid_vec_isa_list`, `cpp_builder._get_optimization_cflags`; tried on
-torch 2.11.0, 2.13.0 and 2.14.1.
+torch 2.11.0, 2.13.0 and 2.14.1. `utils.set_customized_partition_wrappers`: tried on 2.11.0 and 2.13.0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 from torch._inductor import cpp_builder, cpu_vec_isa
+from torch._inductor import utils as inductor_utils
 
 from graphkiln.core.compile.instruction_set import flags_for, vector_sets
 from graphkiln.core.compile.settings import InductorSettings
@@ -45,7 +46,11 @@ def inductor_environment(settings: InductorSettings, passes: PassManager) -> Ite
         "cpp.dynamic_threads": True,
         "cpp.enable_unsafe_math_opt_flag": settings.fast_math,
         "cpp_cache_precompile_headers": False,
+        # Inductor takes a bare name for every overload of an op, where one is meant.
+        "custom_should_partition_ops": [_overload(op) for op in settings.partition_ops],
     }
+    if settings.partition_ops:
+        patches["graph_partition"] = True
     # Beside a GPU's kernels there may be some for the CPU: any CPU, since no target says which.
     on_cpu = settings.target if isinstance(settings.target, CpuTarget) else cpu_target("cpu:scalar")
     if on_cpu is not settings.target:
@@ -63,6 +68,7 @@ def inductor_environment(settings: InductorSettings, passes: PassManager) -> Ite
             functorch_config.patch({"enable_autograd_cache": False}),
             unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
             unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", flags_for(on_cpu.march)),
+            _partitions(settings),
         ):
             yield
     finally:
@@ -70,6 +76,24 @@ def inductor_environment(settings: InductorSettings, passes: PassManager) -> Ite
             del os.environ[variable]
         else:
             os.environ[variable] = before
+
+
+@contextlib.contextmanager
+def _partitions(settings: InductorSettings) -> Iterator[None]:
+    """Has Inductor make partitions, which it does for who would capture them; that happens after a load."""
+    if not settings.partition_ops:
+        yield
+        return
+    before = inductor_utils._unstable_customized_partition_wrapper.wrapper
+    inductor_utils.set_customized_partition_wrappers(lambda partition, metadata: partition)
+    try:
+        yield
+    finally:
+        inductor_utils._unstable_customized_partition_wrapper.wrapper = before
+
+
+def _overload(op: str) -> str:
+    return op if "." in op else f"{op}.default"
 
 
 def _refuse_timed(settings: InductorSettings) -> None:

@@ -47,8 +47,11 @@ class SealedPiece:
         num_outputs: int,
         aligned: Sequence[int] = (),
         mutated: Sequence[int] = (),
+        partitions: list[Callable[[list[Any]], Sequence[Any]]] | None = None,
     ) -> None:
+        """`partitions` is the list that `call` itself takes the piece's partitions from."""
         self.fingerprint = fingerprint
+        self.partitions = [] if partitions is None else partitions
         self._call = call
         self.num_outputs = num_outputs
         self._aligned = tuple(aligned)
@@ -105,7 +108,12 @@ def load_piece(files: ArtifactFiles, device: int = 0) -> SealedPiece:
             )
     exec(compile(files.read("wrapper.py"), f"<piece {piece['fingerprint'][:10]}>", "exec"), namespace)
     return SealedPiece(
-        piece["fingerprint"], namespace["call"], piece["num_outputs"], piece["aligned"], piece["mutated"]
+        piece["fingerprint"],
+        namespace["call"],
+        piece["num_outputs"],
+        piece["aligned"],
+        piece["mutated"],
+        getattr(namespace.get("runner"), "partitions", None),
     )
 
 

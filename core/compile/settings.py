@@ -19,7 +19,8 @@ class InductorSettings:
     """What decides generated code beside the graph: token range, target, Inductor options, passes.
 
     `hint` is the token count that size heuristics see; `scratch` a private folder for the files
-    that compilers write; `dump` is told what a debug dump shows.
+    that compilers write; `partition_ops` are ops around which Inductor makes functions of their own of
+    a piece; `dump` is told what a debug dump shows.
     """
 
     smallest: int
@@ -30,6 +31,7 @@ class InductorSettings:
     scratch: Path
     fast_math: bool = False
     passes: Pipeline = field(default_factory=Pipeline)
+    partition_ops: tuple[str, ...] = ()
     dump: PartDump | None = None
     unbacked: bool = False
 

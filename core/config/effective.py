@@ -46,6 +46,16 @@ class EffectiveConfig:
         """Whether anything is compiled at all."""
         return self.mode is not CompilationMode.NONE
 
+    @property
+    def cutting_ops(self) -> tuple[str, ...]:
+        """The ops at which the traced graph is cut; none where Inductor partitions it."""
+        return () if self.use_inductor_graph_partition else self.splitting_ops
+
+    @property
+    def partition_ops(self) -> tuple[str, ...]:
+        """The ops at which Inductor partitions a piece; none where the traced graph was cut."""
+        return self.splitting_ops if self.use_inductor_graph_partition else ()
+
     def inductor_options(self, compiled: CompileRange) -> dict[str, Any]:
         """Returns the Inductor options under which a range is compiled."""
         extra = self.single_size_options if compiled.single else {}

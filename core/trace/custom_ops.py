@@ -1,11 +1,16 @@
-"""The custom ops in a graph: schema and fake implementation decide what is compiled around them."""
+"""The custom ops in a graph: schema and fake implementation decide what is compiled around them.
+
+Tried on torch 2.13.0; private there: `simple_registry.singleton`, the closures around a registered fake.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 from torch._library.simple_registry import singleton
 from torch._ops import OpOverload, OpOverloadPacket
 
@@ -66,4 +71,17 @@ def _overloads(target: Any) -> Iterable[OpOverload]:
 
 def _describe(op: OpOverload, digests: CodeDigests) -> dict[str, Any]:
     fake = singleton.find(op._schema.name).fake_impl.kernel
-    return {"schema": str(op._schema), "fake": None if fake is None else identity(fake.func, digests)}
+    own = None if fake is None else identity(_registered(fake.func), digests)
+    return {"schema": str(op._schema), "fake": own}
+
+
+def _registered(function: Any) -> Any:
+    """Returns the function that an author registered; torch keeps it inside wrappers of its own."""
+    while str(getattr(function, "__module__", "")).startswith("torch.") and function.__closure__:
+        cells = [cell.cell_contents for cell in function.__closure__]
+        held = [cell._abstract_fn for cell in cells if isinstance(cell, CustomOpDef)]
+        inner = next((cell for cell in [*held, *cells] if isinstance(cell, FunctionType)), None)
+        if inner is None:
+            break
+        function = inner
+    return function

@@ -11,6 +11,7 @@ import torch._inductor.config
 
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
+from graphkiln.core.config.facts import Device
 from graphkiln.core.config.inductor_options import OURS, known_options
 from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.config.settle import settle
@@ -18,10 +19,12 @@ from graphkiln.core.config.splitting import ATTENTION_OPS
 from graphkiln.core.deployment import Deployment
 
 
-def settled(tokens: int = 64, **user: Any) -> tuple[EffectiveConfig, dict[str, tuple[Any, Any, str]]]:
+def settled(
+    tokens: int = 64, device: Device = "cpu", **user: Any
+) -> tuple[EffectiveConfig, dict[str, tuple[Any, Any, str]]]:
     """Returns what is in effect, and of the decisions what the user had asked for."""
     deployment = Deployment("m", max_num_batched_tokens=tokens)
-    found = settle(deployment, CompilationConfig.from_user(user), {}, "float32")
+    found = settle(deployment, CompilationConfig.from_user(user), {}, "float32", device)
     asked = {row.field: (row.asked, row.got, row.reason) for row in found.decisions if row.asked is not None}
     asked.pop("cudagraph_mode", None)
     return found.effective, asked
@@ -54,6 +57,23 @@ def test_what_no_start_does_is_taken_back_with_a_reason_and_leaves_the_key_alone
     assert decisions[field][2]
     without = settled(compile_sizes=[1])[0] if field == "compile_sizes" else settled()[0]
     assert effective.code_values() == without.code_values()
+
+
+def test_no_size_is_searched_for_and_that_is_said_where_it_would_have_been() -> None:
+    effective, decisions = settled(device="cuda", compile_sizes=[8])
+    assert effective.single_size_options == {}
+    assert set(decisions) == {
+        "inductor_compile_config.max_autotune", "inductor_compile_config.coordinate_descent_tuning",
+    }  # fmt: skip
+    assert settled(device="cuda")[1] == settled(compile_sizes=[8])[1] == {}
+
+
+def test_on_a_gpu_inductor_is_told_where_to_partition_and_nothing_is_cut() -> None:
+    effective = settled(device="cuda", use_inductor_graph_partition=True)[0]
+    assert (effective.cutting_ops, effective.partition_ops) == ((), ATTENTION_OPS)
+    effective = settled(device="cuda")[0]
+    assert (effective.cutting_ops, effective.partition_ops) == (effective.splitting_ops, ())
+    assert settled(use_inductor_graph_partition=True)[0].partition_ops == ()
 
 
 def test_what_changes_nothing_is_no_decision() -> None:
@@ -93,7 +113,8 @@ def test_the_options_are_those_that_inductor_itself_knows() -> None:
 
 
 def test_one_token_is_refused_where_a_graph_is_traced_and_served_where_none_is() -> None:
-    for user in ({}, {"mode": "DYNAMO_TRACE_ONCE"}):
+    asked: list[dict[str, Any]] = [{}, {"mode": "DYNAMO_TRACE_ONCE"}]
+    for user in asked:
         with pytest.raises(ValueError, match=r"^max_num_batched_tokens: 1 leaves no token count"):
             settled(1, **user)
     assert not settled(1, optimization_level=0)[0].compiles
