@@ -15,6 +15,7 @@ from torch._library.simple_registry import singleton
 from torch._ops import OpOverload, OpOverloadPacket
 
 from graphkiln.cache.factors.difference import Difference
+from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import identity
 
@@ -24,12 +25,17 @@ _TORCH_NAMESPACES = frozenset(
 
 
 def record_ops(graphs: Iterable[torch.fx.GraphModule], digests: CodeDigests) -> dict[str, Any]:
-    """Returns `{namespace::op.overload: {"schema", "fake"}}` of the ops in `graphs` that are not torch's."""
+    """Returns `{namespace::op.overload: {"schema", "fake"}}` of the ops in `graphs` that are not torch's.
+
+    Raises Bypass for an op that is compiled through to what it runs (`triton_op`, composite ops): of that
+    no trace keeps a record.
+    """
     found: dict[str, Any] = {}
     for graph in graphs:
         for node in graph.graph.nodes:
             for op in _overloads(node.target):
                 if op.namespace not in _TORCH_NAMESPACES:
+                    _refuse_seen_through(op)
                     found[f"{op._schema.name}.{op._overloadname}"] = _describe(op, digests)
     return dict(sorted(found.items()))
 
@@ -67,6 +73,13 @@ def _overloads(target: Any) -> Iterable[OpOverload]:
     if isinstance(target, OpOverloadPacket):
         return tuple(getattr(target, name) for name in target.overloads())
     return ()
+
+
+def _refuse_seen_through(op: OpOverload) -> None:
+    name = op._schema.name
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    if composite or singleton.find(name).torch_dispatch_rules._data:
+        raise Bypass("code", f"the op {name} is compiled through to what it runs, which leaves no record")
 
 
 def _describe(op: OpOverload, digests: CodeDigests) -> dict[str, Any]:
