@@ -65,9 +65,8 @@ class BreakableCapture:
             self._end()
             return
         self._parts.clear()
-        if self._recording:
-            self._recording = False
-            self._recorder.abandon()
+        self._recording = False
+        self._recorder.abandon()
 
     def replay(self) -> None:
         """Replays the segments, and makes the calls between them, in the order of their recording."""

@@ -22,7 +22,7 @@ from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.graphs.capturer import Captured, DeviceMemory, Replayed, StepTime, Way
 from graphkiln.core.graphs.descriptor import BatchDescriptor, example_query_lens
 from graphkiln.core.graphs.errors import NoCudaDevice, OutOfGraphMemory
-from graphkiln.core.graphs.recorder import CudaRecorder
+from graphkiln.core.graphs.recorder import CudaRecorder, Recorder
 from graphkiln.core.ops.kv_cache import blocks_needed
 from graphkiln.core.runner import Batch, Runner
 from graphkiln.core.step import Request
@@ -37,7 +37,10 @@ _LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync")
 
 def open_capturer(runner: Runner, *, breakable: bool = False) -> CudaCapturer:
     """Returns the capturer of a runner. Raises NoCudaDevice for a model that lies elsewhere."""
-    return CudaCapturer(runner, breakable=breakable)
+    device = runner.served.device
+    if device.type != "cuda":
+        raise NoCudaDevice(str(device))
+    return CudaCapturer(runner, CudaRecorder(device), breakable=breakable)
 
 
 class CudaCapturer:
@@ -47,17 +50,14 @@ class CudaCapturer:
     has none, and is compared with its compiled code.
     """
 
-    def __init__(self, runner: Runner, *, breakable: bool = False) -> None:
-        device = runner.served.device
-        if device.type != "cuda":
-            raise NoCudaDevice(str(device))
+    def __init__(self, runner: Runner, recorder: Recorder, *, breakable: bool = False) -> None:
         self._runner = runner
-        self._device = device
-        self._model = runner.use_graphs(CudaRecorder(device), breakable=breakable)
+        self._device = runner.served.device
+        self._model = runner.use_graphs(recorder, breakable=breakable)
         self.graphs = self._model.graphs
         self._plain = runner.plain_forward
         self.eager = runner.served.backbone.forward if not runner.served.restored else self._plain
-        self._random = torch.Generator(device)
+        self._random = torch.Generator(self._device)
         self._fill_caches()
         # What a device keeps for ever is made now, so that `memory` does not count it later: the
         # workspace of the recording stream, and the code of the kernels.

@@ -39,7 +39,7 @@ class Recorder(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Ends recording after a failure and keeps nothing of it."""
+        """Ends recording after a failure, if any goes on, and keeps nothing of it."""
         ...
 
     def weak(self, tensor: torch.Tensor) -> torch.Tensor:

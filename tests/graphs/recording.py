@@ -58,7 +58,9 @@ class FakeRecorder:
 
     def abandon(self) -> None:
         self.abandoned += 1
-        self._stop()
+        if self._mode is not None:
+            self._mode.graph = self._mode.graph or FakeGraph(self)
+            self._stop()
 
     def weak(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
