@@ -1,13 +1,15 @@
 """Removing entries of a foreign tree, which only happens when somebody asks for it by name or rule.
 
-Each folder goes by one rename beside itself and is deleted then, so that no start sees half of it. What
-changed since the plan was made, or where a compile holds a lock, stays and is told.
+Each folder goes by one rename beside itself and is deleted then, so that no start sees half of it; of an
+entry's folders all go or none. What changed since the plan was made, or where a compile holds a lock, stays
+and is told.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -24,6 +26,8 @@ from graphkiln.cache.store.sweep import remove_tree
 _OURS = ".graphkiln-removed-"
 _LEFT = re.compile(rf"{re.escape(_OURS)}.+-[0-9a-f]{{8}}")
 
+_log = logging.getLogger(__name__)
+
 
 def remove_foreign(rows: Iterable[Row]) -> Removed:
     """Remove entries; what cannot be removed is told with the reason, never an error."""
@@ -37,7 +41,7 @@ def remove_foreign(rows: Iterable[Row]) -> Removed:
             skipped.append((row.id, why))
             continue
         try:
-            gone = [_renamed(folder) for folder in row.folders]
+            gone = _renamed(row.folders)
         except OSError as error:
             skipped.append((row.id, (error.strerror or str(error)).lower()))
             continue
@@ -96,8 +100,25 @@ def _held_locks(folder: Path) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _renamed(folder: Path) -> Path:
-    gone = folder.with_name(f"{_OURS}{folder.name[:10]}-{secrets.token_hex(4)}")
-    os.rename(folder, gone)
-    flush_folder(gone.parent)
-    return gone
+def _renamed(folders: Iterable[Path]) -> list[Path]:
+    """Return where an entry's folders lie after their renames; `OSError` where one fails: then none moves."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for folder in folders:
+            gone = folder.with_name(f"{_OURS}{folder.name[:10]}-{secrets.token_hex(4)}")
+            os.rename(folder, gone)
+            moved.append((folder, gone))
+            flush_folder(gone.parent)
+    except OSError:
+        # Under its new name a folder is swept away by the next removal.
+        for folder, gone in reversed(moved):
+            _put_back(gone, folder)
+        raise
+    return [gone for _, gone in moved]
+
+
+def _put_back(gone: Path, folder: Path) -> None:
+    try:
+        os.rename(gone, folder)
+    except OSError as error:
+        _log.warning("could not move %s back to %s: %s", gone, folder, error)

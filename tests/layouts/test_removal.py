@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,19 @@ def test_where_a_process_compiles_nothing_is_removed(tmp_path: Path) -> None:
     assert (name, why.startswith("a process holds inductor_cache/locks/")) == (tree.short, True)
     # A lock file that nobody holds means nothing.
     assert remove_foreign(rows).moved == (tree.short,)
+
+
+def test_an_entry_of_which_one_folder_cannot_be_moved_stays_whole(tmp_path: Path) -> None:
+    tree = Vllm(tmp_path).write()
+    [row] = doomed(tmp_path, Rules(max_size=0))
+    assert row.folders == (tree.pieces, tree.aot_folder)
+    stuck = replace(row, folders=(*row.folders, tmp_path / "gone"))
+    done = remove_foreign([stuck])
+    assert (done.moved, done.skipped) == ((), ((tree.short, "no such file or directory"),))
+    sweep(places_of([stuck]))
+    assert tree.model.exists()
+    assert not list(tmp_path.rglob(".graphkiln-*"))
+    assert READER.scan(tmp_path).rows == (row,)
 
 
 def test_what_is_not_known_stays(tmp_path: Path) -> None:
