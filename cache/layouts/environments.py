@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def of_process(pid: int) -> Environment:
         raise EnvironmentUnreadable(f"process {pid}", "there is no such process") from None
     except OSError as error:
         raise EnvironmentUnreadable(f"process {pid}", (error.strerror or str(error)).lower()) from None
-    return Environment(f"process {pid}", _of_lines(data.decode("utf-8", "replace").split("\0")),
+    return Environment(f"process {pid}", _of_texts(data.decode("utf-8", "replace").split("\0")),
                        root=f"/proc/{pid}/root")  # fmt: skip
 
 
@@ -69,8 +69,8 @@ def of_file(path: str, container: str | None = None) -> Environment:
         raise EnvironmentUnreadable(path, (error.strerror or str(error)).lower()) from None
     text, what = data.decode("utf-8", "replace"), "stdin" if path == STDIN else path
     if "\0" in text:
-        return Environment(what, _of_lines(text.split("\0")))
-    lines = _of_lines(_joined(text))
+        return Environment(what, _of_texts(text.split("\0")))
+    lines = {name: _unquoted(value) for name, value in _of_texts(_joined(text)).items()}
     if text.lstrip()[:1] in ("{", "[") or (not lines and _SPEC.search(text)):
         return _of_documents(what, list(_documents(text, what)), container)
     if not lines and text.strip():
@@ -97,15 +97,15 @@ def _joined(text: str) -> Iterator[str]:
         yield current.rstrip("\n")
 
 
-def _of_lines(lines: Any) -> dict[str, str]:
-    found = {}
-    for line in lines:
-        match = _LINE.fullmatch(line)
-        if match:
-            value = match[2]
-            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-            found[match[1]] = value[1:-1] if quoted else value
-    return found
+def _of_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return the values of the assignments among some texts, each as it stands."""
+    return {match[1]: match[2] for text in texts if (match := _LINE.fullmatch(text))}
+
+
+def _unquoted(value: str) -> str:
+    # In a file of lines quotes are for whoever reads it; where a NUL ends a value they are the value's own.
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if quoted else value
 
 
 def _documents(text: str, what: str) -> Iterator[Any]:

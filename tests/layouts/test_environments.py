@@ -78,6 +78,8 @@ def test_a_container_is_chosen_by_name_where_several_could_be_meant(tmp_path: Pa
         ("# a comment\nexport A='1'\nB=\"2\"\n", {"A": "1", "B": "2"}),
         ("A=first\nsecond line\nB=2\n", {"A": "first\nsecond line", "B": "2"}),
         (b"A=1\0B=x\ny\0", {"A": "1", "B": "x\ny"}),
+        # Quotes that a process was given are part of the value.
+        (b"A=\"1\"\0B='x'\0", {"A": '"1"', "B": "'x'"}),
         ('{"A": "1", "B": 2, "C": true}', {"A": "1", "B": "2", "C": "true"}),
         ('[{"name": "A", "value": "1"}]', {"A": "1"}),
         ("- name: A\n  value: '1'\n", {"A": "1"}),
@@ -112,11 +114,14 @@ def test_aliases_that_multiply_are_walked_once(tmp_path: Path) -> None:
 
 def test_a_running_process_is_read(tmp_path: Path) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "VLLM_X": "a b"}
+        [sys.executable, "-c", "input()"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "VLLM_X": "a b", "VLLM_Y": '"c"'},
     )
     try:
         found = of_process(child.pid)
         assert (found.values["VLLM_X"], found.complete) == ("a b", True)
+        assert found.values["VLLM_Y"] == '"c"'
         assert found.root == f"/proc/{child.pid}/root"
     finally:
         child.communicate(b"\n")
