@@ -9,6 +9,7 @@ from pathlib import Path
 
 from graphkiln.cache.errors import EntryDamaged
 from graphkiln.cache.factors.difference import Difference
+from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.aot import AotFile
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.halves import aot_name, open_aot_at
@@ -35,7 +36,7 @@ class Candidate:
 
     @property
     def short(self) -> str:
-        return self.key[:10]
+        return self.key[:SHORT_DIGITS]
 
     @cached_property
     def fetch(self) -> Fetch:

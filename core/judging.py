@@ -64,7 +64,7 @@ def _asked(header: AotHeader, plan: Plan) -> Iterator[Difference]:
     if header.lookup == plan.lookup:
         return
     if plan.factors is None:
-        yield Difference("config", "key", header.key[:10], None, remedy="see why this start has no key")
+        yield Difference("config", "key", header.short, None, remedy="see why this start has no key")
         return
     now = plan.factors.as_json()
     for name in LOOKUP_FACTORS:

@@ -13,7 +13,7 @@ from graphkiln.cache.store.state import read_state, update_state
 from graphkiln.cache.store.store import Store
 from graphkiln.cache.store.surroundings import mount_of
 from graphkiln.core.errors import PieceRefused
-from graphkiln.core.stored import EntryStored, Stored
+from graphkiln.core.stored import RANK, EntryStored, Stored
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import SealedArtifact
@@ -54,7 +54,7 @@ class Mending:
         """Returns what the passes did to each piece when it was compiled."""
         if not isinstance(self.stored, EntryStored):
             return []
-        rows = self.stored.entry.manifest("0_0").specific.get("passes", {})
+        rows = self.stored.entry.manifest(RANK).specific.get("passes", {})
         return list(rows.get(prefix, ()))
 
     def _files(self, artifact: str) -> dict[str, bytes | Path]:

@@ -41,7 +41,7 @@ class AotFile:
             assert record is not None
             with self._lock:
                 self._stream.seek(self.header.offsets[name])
-                data = self._stream.read(record.size)
+                data = b"".join(_chunks(self._stream, record.size))
             if len(data) != record.size:
                 raise DocumentFault("size", f"{len(data)} bytes instead of {record.size}")
             if hashlib.sha256(data).hexdigest() != record.sha256:
@@ -92,6 +92,13 @@ class _faults:
         else:
             return
         raise EntryDamaged(self._entry, f"AOT file: {self._section}", fault, detail) from None
+
+
+def _chunks(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield up to `size` bytes: one read of an unbuffered file ends short of 2 GiB."""
+    while size > 0 and (data := stream.read(size)):
+        yield data
+        size -= len(data)
 
 
 def pack(body: Mapping[str, Any], sections: Mapping[str, bytes]) -> bytes:

@@ -20,7 +20,7 @@ from graphkiln.cache.factors.canonical import digest
 from graphkiln.cache.factors.key import FACTOR_NAMES, FORMAT, LOOKUP_FACTORS, SHORT_DIGITS
 from graphkiln.cache.store.documents import DocumentFault, need, parse_object
 from graphkiln.cache.store.files import FileRecord
-from graphkiln.cache.store.manifest import PREFIX, RANK, SHA256, records_json
+from graphkiln.cache.store.manifest import PREFIX, RANK, is_sha256, records_json
 
 AOT_FORMAT = 1
 CODE_SECTION = "code.json"
@@ -116,7 +116,7 @@ def _check_key(body: Mapping[str, Any], lookup: str) -> None:
     hashes = body.get("hashes")
     need(isinstance(hashes, dict) and set(hashes) == set(FACTOR_NAMES), "hashes: one of each factor")
     assert isinstance(hashes, dict)
-    need(all(_is_sha256(value) for value in hashes.values()), "hashes: not digests")
+    need(all(is_sha256(value) for value in hashes.values()), "hashes: not digests")
     need(body.get("key") == digest({"format": FORMAT} | hashes), "key: not that of its hashes")
     own = digest({"format": FORMAT} | {name: hashes[name] for name in LOOKUP_FACTORS})
     need(body.get("lookup") == own == lookup, "lookup: not that of its hashes")
@@ -152,7 +152,7 @@ def _check_facts(body: Mapping[str, Any]) -> None:
         need(
             isinstance(record, dict)
             and set(record) == {"file_sha256", "functions"}
-            and (record["file_sha256"] is None or _is_sha256(record["file_sha256"]))
+            and (record["file_sha256"] is None or is_sha256(record["file_sha256"]))
             and _is_texts(record["functions"]),
             f"code: {module}: not digests by function",
         )
@@ -209,7 +209,7 @@ def _artifacts(body: Mapping[str, Any]) -> dict[str, dict[str, FileRecord]]:
     assert isinstance(value, dict)
     found: dict[str, dict[str, FileRecord]] = {}
     for artifact, files in value.items():
-        need(_is_sha256(artifact) and isinstance(files, dict), "artifacts: not files by id")
+        need(is_sha256(artifact) and isinstance(files, dict), "artifacts: not files by id")
         records: dict[str, FileRecord] = {}
         for name, record in files.items():
             need(isinstance(record, dict) and set(record) == {"size", "sha256"}, "artifacts: not a record")
@@ -229,13 +229,13 @@ def _parts(body: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     for prefix, artifacts in value.items():
         need(PREFIX.fullmatch(prefix) is not None, f"parts: {prefix!r} is not a prefix")
         need(
-            isinstance(artifacts, list) and all(map(_is_sha256, artifacts)), f"parts: {prefix}: not artifacts"
+            isinstance(artifacts, list) and all(map(is_sha256, artifacts)), f"parts: {prefix}: not artifacts"
         )
     return {prefix: tuple(artifacts) for prefix, artifacts in value.items()}
 
 
 def _record(size: object, sha256: object, where: str) -> FileRecord:
-    if type(size) is not int or size < 0 or not _is_sha256(sha256):
+    if type(size) is not int or size < 0 or not is_sha256(sha256):
         raise DocumentFault("schema", f"{where}: not a size and a digest")
     return FileRecord(size, str(sha256))
 
@@ -252,7 +252,3 @@ def _is_phase(row: object) -> bool:
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-
-
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and SHA256.fullmatch(value) is not None

@@ -15,15 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from graphkiln.cache.errors import FactorsChanged, LockTimeout
+from graphkiln.cache.errors import FactorsChanged
 from graphkiln.cache.factors.canonical import canonical_json, digest
 from graphkiln.cache.factors.env import read
-from graphkiln.cache.factors.key import FORMAT, SHORT_DIGITS, Factors
+from graphkiln.cache.factors.key import FORMAT, Factors
 from graphkiln.cache.store.documents import seal
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord, copy_new, flush_tree, relative_parts, write_new
 from graphkiln.cache.store.halves import stage_aot
-from graphkiln.cache.store.locks import owned_lock
 from graphkiln.cache.store.manifest import (
     AOT_KINDS,
     FACTORS_FILE,
@@ -42,12 +41,10 @@ from graphkiln.cache.store.manifest import (
 from graphkiln.cache.store.oserrors import typed_os_errors
 from graphkiln.cache.store.publish import publish_folder
 from graphkiln.cache.store.root import CacheRoot
-from graphkiln.cache.store.sweep import draft_lock, remove_dead_drafts, remove_tree
+from graphkiln.cache.store.sweep import own_folder, remove_dead_drafts, remove_tree, staging_name
 from graphkiln.cache.store.trash import empty_trash
 
 _MAX_NAME_BYTES = 255
-# Nobody wants a private lock but somebody who just tries whether its owner lives.
-_OWN_LOCK_S = 30.0
 
 
 class Draft:
@@ -62,12 +59,10 @@ class Draft:
             raise ValueError(f"not a key: {key!r}")
         self.key = key
         self._root = root
-        name = f"{key[:SHORT_DIGITS]}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._place = root.staging / name
+        self._place = root.staging / staging_name(key)
         self.path = self._place / "entry"
         self.scratch = self._place / "scratch"
         self._incoming = self._place / "incoming"
-        self._lock = draft_lock(root, name)
         self._artifacts: dict[str, dict[str, FileRecord]] = {}
         self._sources: dict[str, int] = {}
         self._parts: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -80,11 +75,8 @@ class Draft:
         grace_s = read("GRAPHKILN_TRASH_GRACE")
         self._root.ensure()
         with ExitStack() as undo, typed_os_errors(self._root.path):
-            # Before the folder is there: whoever finds a folder whose lock is free may remove it.
-            if not undo.enter_context(owned_lock(self._lock, _OWN_LOCK_S)):
-                raise LockTimeout(self._lock, "a process that looks for dead drafts", _OWN_LOCK_S)
-            undo.callback(remove_tree, self._place)
-            for folder in (self._place, self.path, self.path / "artifacts", self.scratch, self._incoming):
+            undo.enter_context(own_folder(self._root, self._place.name))
+            for folder in (self.path, self.path / "artifacts", self.scratch, self._incoming):
                 os.mkdir(folder, 0o700)
             self._exit = undo.pop_all()
         remove_dead_drafts(self._root)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -28,6 +26,7 @@ from graphkiln.cache.store.files import flush_folder, flush_tree, open_inside, t
 from graphkiln.cache.store.manifest import SHA256, rank_folder
 from graphkiln.cache.store.reading import EntryFiles
 from graphkiln.cache.store.root import CacheRoot
+from graphkiln.cache.store.sweep import own_folder, staging_name
 
 AOT_FOLDER, AOT_NAME = "torch_aot_compile", "model"
 
@@ -92,7 +91,7 @@ def put_aot(root: CacheRoot, staged: Path, key: str) -> None:
     target = root.cache / AOT_FOLDER / key
     os.makedirs(target.parent, mode=0o700, exist_ok=True)
     if os.path.lexists(target):
-        _drop(root, target)
+        _drop(root, target, key)
     os.rename(staged, target)
     flush_folder(target.parent)
 
@@ -108,18 +107,17 @@ def renew_aot(root: CacheRoot, entry: Entry, rank: str, *, contained: bool = Fal
     with suppress(OSError), open_inside(root.cache, aot_name(entry.key, rank)) as stream:
         if stream.read(len(wanted) + 1) == wanted:
             return False
-    staged = root.staging / f"aot-{os.getpid()}-{secrets.token_hex(4)}"
-    os.mkdir(staged, 0o700)
-    try:
+    with own_folder(root, staging_name(entry.key)) as place:
+        # One deeper: what is renamed into the cache is not the folder that has the lock.
+        staged = place / folder.name
+        os.mkdir(staged, 0o700)
         write_new(staged / AOT_NAME, wanted)
         flush_tree(staged)
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
         if os.path.lexists(folder):
-            _drop(root, folder)
+            _drop(root, folder, entry.key)
         os.rename(staged, folder)
         flush_folder(folder.parent)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
     return True
 
 
@@ -189,9 +187,7 @@ def _opened(descriptor: int, key: str, name: str = "") -> AotFile:
     return file
 
 
-def _drop(root: CacheRoot, path: Path) -> None:
+def _drop(root: CacheRoot, path: Path, key: str) -> None:
     """Take away a file that can be made again: out of the way by one rename, then deleted."""
-    os.makedirs(root.trash, mode=0o700, exist_ok=True)
-    away = root.staging / f"aot-{os.getpid()}-{secrets.token_hex(4)}"
-    os.rename(path, away)
-    shutil.rmtree(away, ignore_errors=True)
+    with own_folder(root, staging_name(key)) as place:
+        os.rename(path, place / path.name)

@@ -66,7 +66,7 @@ def check_header(body: dict[str, Any]) -> dict[str, Any]:
     need(body.get("format") == FORMAT, f"key format {body.get('format')!r} is not {FORMAT}")
     hashes = _mapping(body, "hashes")
     need(set(hashes) == set(FACTOR_NAMES), "hashes: one of each factor")
-    need(all(_is_sha256(value) for value in hashes.values()), "hashes: not digests")
+    need(all(is_sha256(value) for value in hashes.values()), "hashes: not digests")
     need(body.get("key") == digest({"format": FORMAT} | hashes), "key: not that of its hashes")
     lookup = digest({"format": FORMAT} | {name: hashes[name] for name in LOOKUP_FACTORS})
     need(body.get("lookup") == lookup, "lookup: not that of its hashes")
@@ -80,7 +80,7 @@ def check_header(body: dict[str, Any]) -> dict[str, Any]:
     _record(body.get("factors"), "factors")
     need(body.get("aot") in (None, *AOT_KINDS), "aot: not a kind of AOT file")
     for sha256, size in _mapping(body, "sources").items():
-        need(_is_sha256(sha256) and type(size) is int and size >= 0, "sources: not digests and sizes")
+        need(is_sha256(sha256) and type(size) is int and size >= 0, "sources: not digests and sizes")
     return body
 
 
@@ -122,7 +122,7 @@ def _check_artifacts(manifest: Manifest) -> None:
 def _part(prefix: str, part: object) -> tuple[str, ...]:
     need(PREFIX.fullmatch(prefix) is not None, f"parts: {prefix!r} is not a prefix")
     used = part.get("artifacts") if isinstance(part, dict) else None
-    if not isinstance(used, list) or not all(_is_sha256(artifact) for artifact in used):
+    if not isinstance(used, list) or not all(is_sha256(artifact) for artifact in used):
         raise DocumentFault("schema", f"parts: {prefix}: not a list of artifacts")
     return tuple(used)
 
@@ -143,7 +143,7 @@ def _record(value: object, where: str) -> FileRecord:
         or set(value) != {"size", "sha256"}
         or type(value["size"]) is not int
         or value["size"] < 0
-        or not _is_sha256(value["sha256"])
+        or not is_sha256(value["sha256"])
     ):
         raise DocumentFault("schema", f"{where}: not a size and a digest")
     return FileRecord(value["size"], value["sha256"])
@@ -163,5 +163,6 @@ def _digest(value: object) -> str:
         raise DocumentFault("schema", str(error)) from None
 
 
-def _is_sha256(value: object) -> bool:
+def is_sha256(value: object) -> bool:
+    """Return whether a value of a document is a digest as 64 hex digits."""
     return isinstance(value, str) and SHA256.fullmatch(value) is not None

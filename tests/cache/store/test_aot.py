@@ -52,6 +52,10 @@ class Counting(BytesIO):
 
 @pytest.fixture
 def entry(store: Store, other_factors: Callable[..., Any]) -> Entry:
+    return publish_whole(store, other_factors)
+
+
+def publish_whole(store: Store, other_factors: Callable[..., Any]) -> Entry:
     """An entry of one part that has all an AOT file holds, published with one."""
     code = {"backbone": {"functions": {"model": {"forward": "0" * 64}}, "values": []}}
     factors = other_factors(code=code)
