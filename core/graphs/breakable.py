@@ -61,12 +61,14 @@ class BreakableCapture:
         traceback: TracebackType | None,
     ) -> None:
         _active.capture = None
-        if error is None:
-            self._end()
+        if error is not None:
+            self._abandon()
             return
-        self._parts.clear()
-        self._recording = False
-        self._recorder.abandon()
+        try:
+            self._end()
+        except BaseException:
+            self._abandon()
+            raise
 
     def replay(self) -> None:
         """Replays the segments, and makes the calls between them, in the order of their recording."""
@@ -99,6 +101,11 @@ class BreakableCapture:
         self._recording = False
         self._parts.append(self._recorder.end().replay)
         self.graphs += 1
+
+    def _abandon(self) -> None:
+        self._parts.clear()
+        self._recording = False
+        self._recorder.abandon()
 
 
 def breaks_graphs(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

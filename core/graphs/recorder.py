@@ -98,8 +98,10 @@ class CudaRecorder:
             graph.capture_end()
         except RuntimeError:
             # A capture that the device has called invalid says so again when it is ended, and then leaves
-            # the allocator as if it went on: what `capture_end` would have done is done here.
-            torch._C._cuda_endAllocateToPool(self.device.index or 0, self._pool)
+            # the allocator as if it went on: what `capture_end` would have done is done here. One that was
+            # ended and could not be made a graph has left the pool already, which torch refuses to do twice.
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(self.device.index or 0, self._pool)
             self._pool = torch.cuda.graph_pool_handle()
         graph.reset()
 

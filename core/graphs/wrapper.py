@@ -108,10 +108,11 @@ class CUDAGraphWrapper:
         recorder.begin()
         try:
             outputs = self.runnable(*args, **kwargs)
+            graph = recorder.end()
         except BaseException:
             recorder.abandon()
             raise
-        return outputs, recorder.end().replay, 1
+        return outputs, graph.replay, 1
 
     def _check(self, captured: Mapping[str, Any], context: ForwardContext, args: Any, kwargs: Any) -> None:
         found = difference(captured, self._values(context, args, kwargs))

@@ -28,14 +28,16 @@ class FakeGraph:
 
 
 class FakeRecorder:
-    """What the code above a recorder can see of one; `fail_at` ends that recording by an error.
+    """What the code above a recorder can see of one.
+
+    The recording `fail_at` cannot be begun, `fail_end_at` cannot be ended, counted from 1.
 
     An op of our own is not noted but gone into, so that it can break graphs as it does on a device.
     """
 
-    def __init__(self, fail_at: int | None = None) -> None:
+    def __init__(self, fail_at: int | None = None, fail_end_at: int | None = None) -> None:
         self.begun = self.ended = self.abandoned = self.replays = 0
-        self._fail_at = fail_at
+        self._fail_at, self._fail_end_at = fail_at, fail_end_at
         self._mode: _Noting | None = None
 
     @contextlib.contextmanager
@@ -54,6 +56,8 @@ class FakeRecorder:
 
     def end(self) -> FakeGraph:
         self.ended += 1
+        if self.ended == self._fail_end_at:
+            raise RuntimeError("the graph cannot be instantiated")
         return self._stop()
 
     def abandon(self) -> None:

@@ -161,6 +161,23 @@ def test_a_failed_capture_leaves_nothing() -> None:
     assert graphs.count(BatchDescriptor(PIECEWISE, 4)) == 0
 
 
+@pytest.mark.parametrize("kind", [CUDAGraphWrapper, BreakableGraphWrapper])
+def test_a_graph_that_cannot_be_ended_is_abandoned_and_can_be_captured_again(
+    kind: type[CUDAGraphWrapper],
+) -> None:
+    recorder = FakeRecorder(fail_end_at=1)
+    graphs = GraphSet(recorder)
+    wrapper = kind(lambda x: x * 2, graphs, name="piece", mode=PIECEWISE)
+    x = torch.ones(4)
+    with graphs.window(), context(PIECEWISE):
+        with pytest.raises(RuntimeError, match="cannot be instantiated"):
+            wrapper(x)
+        assert recorder.abandoned == 1
+        assert graphs.count(BatchDescriptor(PIECEWISE, 4)) == 0
+        assert wrapper(x).tolist() == [2.0] * 4
+    assert graphs.count(BatchDescriptor(PIECEWISE, 4)) == 1
+
+
 def test_graphs_are_dropped_by_size_or_all_together() -> None:
     wrapper, _, graphs = wrapped()
     kept = {size: torch.ones(size) for size in (2, 4, 8)}
