@@ -34,10 +34,9 @@ class PlainTorch(AttentionBackend):
         """Puts keys and values into their slots."""
         # A graph may be padded to more tokens than the step has: the rest have no slot.
         slots = metadata.slot_mapping[: key.shape[0]]
-        slots = slots[slots >= 0]
-        count = slots.numel()
-        cache.key.flatten(0, 1).index_copy_(0, slots, key[:count])
-        cache.value.flatten(0, 1).index_copy_(0, slots, value[:count])
+        kept = torch.nonzero(slots >= 0).squeeze(1)
+        cache.key.flatten(0, 1).index_copy_(0, slots[kept], key[kept])
+        cache.value.flatten(0, 1).index_copy_(0, slots[kept], value[kept])
 
     def attend(
         self,

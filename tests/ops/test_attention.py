@@ -132,3 +132,13 @@ def test_the_ops_follow_the_rules_of_torch_library() -> None:
         attend = torch.ops.graphkiln.unified_attention_with_output.default
         arguments = (query, key, key, torch.empty_like(query), "layer", None)
         torch.library.opcheck(attend, arguments, test_utils=checks)
+
+
+def test_a_token_without_a_slot_is_left_out_wherever_it_stands() -> None:
+    caches, _ = cache_for(PLAIN, 1)
+    cache = caches["layer"]
+    metadata = replace(build_metadata([3], [3], [[0]], BLOCK, CPU), slot_mapping=torch.tensor([2, -1, 0]))
+    key = torch.arange(3.0).view(3, 1, 1).expand(3, 2, 8)
+    plain.PlainTorch().write(PLAIN, cache, metadata, key, key + 10)
+    assert cache.key[0, :3, 0, 0].nan_to_num(-1).tolist() == [2.0, -1.0, 0.0]
+    assert cache.value[0, :3, 0, 0].nan_to_num(-1).tolist() == [12.0, -1.0, 10.0]
