@@ -12,6 +12,10 @@ TRAFFIC_FORM = (
     'a JSON object of step sizes in tokens and how often each was served, such as {"1": 900, "32": 40}'
 )
 
+# Counts and sizes are multiplied and added up as floats: what is finite stays so below these.
+_DIGITS = 18
+_MOST = 10**_DIGITS
+
 
 def read_traffic(path: Path) -> dict[int, float]:
     """Returns how often each step size, in tokens, was served. Raises ValueError, in one line."""
@@ -60,7 +64,12 @@ def served_by(traffic: Mapping[int, float], sizes: Iterable[int]) -> Served:
 
 def _size(path: Path, text: str) -> int:
     # The digits of other scripts are decimals too, and "007" would hide a second "7".
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1 or text != str(int(text)):
+    if (
+        not (text.isascii() and text.isdecimal())
+        or len(text) > _DIGITS
+        or int(text) < 1
+        or text != str(int(text))
+    ):
         raise ValueError(f"{path}: {text!r} is not a number of tokens")
     return int(text)
 
@@ -68,4 +77,6 @@ def _size(path: Path, text: str) -> int:
 def _count(path: Path, size: str, count: object) -> float:
     if not isinstance(count, (int, float)) or isinstance(count, bool) or count < 0:
         raise ValueError(f"{path}: {count!r}, the count of {size}, is not a number from 0 on")
+    if count > _MOST:
+        raise ValueError(f"{path}: the count of {size} is larger than {_MOST:.0e}")
     return float(count)
