@@ -13,12 +13,13 @@ from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
 from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.config.settle import settle
+from graphkiln.core.config.trail import Trail
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.graphs.plan import GraphPlan, graphs_of
+from graphkiln.core.graphs.plan import FACTORY_STEPS, GraphPlan, graphs_of
 from graphkiln.core.graphs.report import GraphReport
 from graphkiln.core.graphs.table import dispatch_table
 from graphkiln.core.graphs.traffic import Served, served_by
-from graphkiln.core.models.source import identify
+from graphkiln.core.models.source import ModelSource, identify
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import make_plan
 from graphkiln.core.report import Decision, Progress, Silent
@@ -46,6 +47,7 @@ def check(
     with phases.phase("resolve"):
         target, compilation, decisions, missing = _resolved(deployment, config)
         plan = graphs_of(compilation, deployment)
+    none = _why_not(compilation, decisions)
     report = GraphReport(
         target=target,
         cudagraphs=compilation.cudagraph_plan(),
@@ -53,7 +55,9 @@ def check(
         dispatch=dispatch_table(plan, deployment.max_num_batched_tokens),
         decisions=decisions,
         phases=phases.rows(),
-        why_not=_why_not(compilation, decisions) or missing,
+        why_not=none or missing,
+        absent=none is None and missing is not None,
+        refused=none is not None and _refused(config, compilation, decisions),
         traffic=_served(traffic, plan),
     )
     return report if report.why_not else _captured(report, deployment, config, traffic, cache_root, progress)
@@ -94,6 +98,7 @@ def _captured(
         start=start,
         capture=proof.document,
         why_not=None if proof.document else _why_not(proof.compilation, proof.decisions),
+        refused=proof.document is None,
         traffic=_served(traffic, proof.plan),
         kept=kept,
         notes=notes,
@@ -118,14 +123,25 @@ def _resolved(
         plan = make_plan(deployment, config)
         missing = ", ".join(plan.target.missing_here())
         lacks = f"this machine is not {plan.target.name}: it needs {missing}" if missing else None
-        return plan.target.name, plan.compilation, plan.decisions, lacks
+        return plan.target.name, *_of_kind(plan.source, plan.compilation, plan.decisions), lacks
     source = identify(deployment)
     found = settle(deployment, config, source.config, source.dtype, "cuda")
     decisions = found.decisions
     if asked is None:
         reason = "no target was named, and no GPU is here: the graphs are those of any CUDA device"
         decisions = (Decision("target", None, _ANY_CUDA, reason), *decisions)
-    return _ANY_CUDA, found.effective, decisions, "no CUDA device is here"
+    return _ANY_CUDA, *_of_kind(source, found.effective, decisions), "no CUDA device is here"
+
+
+def _of_kind(
+    source: ModelSource | None, compilation: EffectiveConfig, decisions: tuple[Decision, ...]
+) -> tuple[EffectiveConfig, tuple[Decision, ...]]:
+    """Returns what is in effect for a kind of model, before any of it is loaded."""
+    if source is None or source.kind != "factory":
+        return compilation, decisions
+    trail = Trail()
+    mode = trail.decide_mode(compilation.cudagraph_mode, CUDAGraphMode.NONE, FACTORY_STEPS)
+    return replace(compilation, cudagraph_mode=mode), (*decisions, *trail.decisions)
 
 
 def _why_not(compilation: EffectiveConfig, decisions: tuple[Decision, ...]) -> str | None:
@@ -136,3 +152,13 @@ def _why_not(compilation: EffectiveConfig, decisions: tuple[Decision, ...]) -> s
     if not compilation.capture_sizes:
         return "there are no graphs: no capture size is left"
     return None
+
+
+def _refused(
+    config: CompilationConfig, compilation: EffectiveConfig, decisions: tuple[Decision, ...]
+) -> bool:
+    """Returns whether a deployment without graphs asked for some, or has a model without steps."""
+    if compilation.cudagraph_mode is not CUDAGraphMode.NONE:
+        return True
+    asked = config.cudagraph_mode not in (None, CUDAGraphMode.NONE)
+    return asked or any(one.reason == FACTORY_STEPS for one in decisions)

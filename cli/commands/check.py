@@ -12,8 +12,11 @@ from graphkiln.cli.commands.starting import started
 from graphkiln.cli.errors import NO, NOT_HERE, YES, UsageProblem
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.progress import progress_for
+from graphkiln.cli.show.stdout import talk_goes_to_stderr
 
 if TYPE_CHECKING:
+    from graphkiln.core.config.compilation import CompilationConfig
+    from graphkiln.core.deployment import Deployment
     from graphkiln.core.report import Progress, StartReport
 
 
@@ -43,12 +46,15 @@ def check(
     """Captures the CUDA graphs of MODEL, compares each with eager, times it, and gives all of them back.
 
     Without their device it shows which there would be and which of them serves which step, and exits 4.
+    A deployment that wants no graphs exits 0; where some were asked for and cannot be, and for a factory, 1.
     """
+    if emulate and traffic is not None:
+        raise UsageProblem("--traffic weighs what is captured, and --emulate captures nothing", "drop one")
     weights = None if traffic is None else read(traffic)
     deployment, config = asked.build()
     if emulate:
-        return emulated(session, asked, as_json)
-    with progress_for(session) as progress:
+        return emulated(session, asked, deployment, config, as_json=as_json)
+    with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("import")
         from graphkiln.cli.show.graphs import graph_json, graph_lines
@@ -61,16 +67,19 @@ def check(
         session.json("check", graph_json(report, asked.model))
     else:
         session.data(graph_lines(report, asked.model, session.style))
-    if report.capture is None:
+    if report.capture is not None:
+        return YES if report.ok else NO
+    if report.absent:
         return NOT_HERE
-    return YES if report.ok else NO
+    return NO if report.refused else YES
 
 
-def emulated(session: Session, asked: Asked, as_json: bool) -> int:
+def emulated(
+    session: Session, asked: Asked, deployment: Deployment, config: CompilationConfig, *, as_json: bool
+) -> int:
     """Loads an entry in a process that sees its device and finds nothing to compile with."""
     from graphkiln.core.target.description import is_description
 
-    deployment, config = asked.build()
     if not is_description(deployment.target):
         raise UsageProblem("--emulate stands for a device that is not here", "name it: --target h200")
 

@@ -1,4 +1,4 @@
-"""What `precompile` and `warm` share: show progress, tell what became of the start, and exit."""
+"""What `precompile`, `warm` and `check --emulate` share: progress, what became of the start, the exit."""
 
 from __future__ import annotations
 

@@ -13,6 +13,9 @@ from graphkiln.core.graphs.descriptor import BatchDescriptor
 # The activations of a PIECEWISE graph are larger: what comes after finds room in the pool.
 _CAPTURE_ORDER = (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL)
 
+# Why a kind of model has no graph, wherever it lies.
+FACTORY_STEPS = "the model of a factory takes inputs of its own: no step of it is known"
+
 
 @dataclass(frozen=True)
 class Microbatches:

@@ -19,7 +19,7 @@ from graphkiln.core.graphs.errors import ReplayDiffers
 from graphkiln.core.graphs.examine import Examination, examine
 from graphkiln.core.graphs.lowering import CacheLayout, lowered_plan
 from graphkiln.core.graphs.model_graphs import compiled_parts
-from graphkiln.core.graphs.plan import GraphPlan, graphs_of
+from graphkiln.core.graphs.plan import FACTORY_STEPS, GraphPlan, graphs_of
 from graphkiln.core.graphs.report import capture_document
 from graphkiln.core.phases import Phases
 from graphkiln.core.report import Decision
@@ -90,8 +90,7 @@ def possible_plan(
     served, deployment = runner.served, runner.deployment
     if served.vocab_size is None:
         trail = Trail()
-        reason = "the model of a factory takes inputs of its own: no step of it is known"
-        mode = trail.decide_mode(compilation.cudagraph_mode, CUDAGraphMode.NONE, reason)
+        mode = trail.decide_mode(compilation.cudagraph_mode, CUDAGraphMode.NONE, FACTORY_STEPS)
         compilation = replace(compilation, cudagraph_mode=mode)
         return compilation, graphs_of(compilation, deployment), trail.decisions
     layout = CacheLayout(

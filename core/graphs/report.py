@@ -21,8 +21,9 @@ class GraphReport:
     """The plan of a deployment, and what became of it.
 
     `cudagraphs` is the plan as an entry's header tells it. `capture` is the document that is kept with
-    the entry, None where nothing was captured, which `why_not` explains. `traffic` is how the given
-    traffic falls on the sizes. `kept` is where the document lies. `start` is the start that loaded the model.
+    the entry, None where nothing was captured, which `why_not` explains: the device is `absent`, or graphs
+    that were asked for are `refused`, or none were wanted. `traffic` is how the given traffic falls on the
+    sizes. `kept` is where the document lies. `start` is the start that loaded the model.
     """
 
     target: str
@@ -34,6 +35,8 @@ class GraphReport:
     start: StartReport | None = None
     capture: Mapping[str, Any] | None = None
     why_not: str | None = None
+    absent: bool = False
+    refused: bool = False
     traffic: Served | None = None
     kept: Path | None = None
     notes: tuple[str, ...] = ()

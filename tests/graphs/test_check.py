@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
 from graphkiln.cli.app import main
 from graphkiln.core import check as check_module
+from graphkiln.core import start as start_module
 from graphkiln.core.check import check
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.modes import CUDAGraphMode
@@ -85,6 +89,53 @@ def test_a_deployment_without_graphs_says_what_took_them(config: CompilationConf
     assert report.why_not is not None
     assert report.why_not.startswith("there are no graphs: ")
     assert why in report.why_not
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("preset:llama", 4),
+        ("preset:llama --target h200", 4),
+        ("preset:llama --enforce-eager", 0),
+        ("preset:llama -O0", 0),
+        ("preset:llama -cc.cudagraph_mode=NONE", 0),
+        ("preset:llama --target cpu", 0),
+        ("preset:llama --target cpu -cc.cudagraph_mode=FULL", 1),
+        ("preset:llama -cc.cudagraph_capture_sizes=[3000]", 1),
+        ("tests.graphs.test_check:make", 1),
+        ("tests.graphs.test_check:make --enforce-eager", 0),
+    ],
+)
+def test_only_a_device_that_is_not_here_is_a_lack_of_this_machine(
+    words: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "-q", *words.split()]) == status
+    assert "not captured" in capsys.readouterr().out
+
+
+def make() -> torch.nn.Module:
+    """A model of a factory."""
+    return torch.nn.Linear(2, 2)
+
+
+def test_what_a_model_prints_while_it_is_loaded_goes_to_stderr(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Device(monkeypatch, tmp_path, MadeCapturer())
+    load: Any = start_module.load_built
+
+    def printing(*asked: Any, **options: Any) -> Any:
+        print("by Python")
+        os.write(1, b"by the descriptor\n")
+        return load(*asked, **options)
+
+    monkeypatch.setattr(start_module, "load_built", printing)
+    assert (
+        main(["check", "preset:llama", "--json", "--max-num-seqs", "4", "--cache-root", str(tmp_path)]) == 0
+    )
+    told = capfd.readouterr()
+    assert json.loads(told.out)["command"] == "check"
+    assert {"by Python", "by the descriptor"} <= set(told.err.splitlines())
 
 
 def test_a_traffic_is_told_against_the_plan() -> None:
