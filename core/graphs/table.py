@@ -37,16 +37,26 @@ def dispatch_table(plan: GraphPlan, max_num_batched_tokens: int) -> tuple[Dispat
     Steps without adapters and microbatches; those with them have graphs of the same sizes.
     """
     dispatcher = Dispatcher(plan.descriptors, plan.lora_cases)
+    tokens = {graph.num_tokens for graph in plan.descriptors}
+    requests = {graph.num_reqs for graph in plan.descriptors if graph.num_reqs is not None}
     rows: list[DispatchRow] = []
     for length in sorted(set(plan.request.decode_lengths)):
         most = min(plan.request.max_num_seqs, max_num_batched_tokens // length)
-        steps = (Step(count, count * length, length, length) for count in range(1, most + 1))
+        counts = _turns({*(size // length for size in tokens), *requests}, most)
+        steps = (Step(count, count * length, length, length) for count in counts)
         rows += _rows("decode", length, steps, dispatcher)
-    # Above the largest graph every step is alike: the last one stands for them.
-    largest = max((graph.num_tokens for graph in plan.descriptors), default=0)
-    counts = {*range(1, min(largest + 1, max_num_batched_tokens) + 1), max_num_batched_tokens}
-    mixed = (Step(min(count, plan.request.max_num_seqs), count) for count in sorted(counts))
+    counts = _turns(tokens | requests, max_num_batched_tokens)
+    mixed = (Step(min(count, plan.request.max_num_seqs), count) for count in counts)
     return (*rows, *_rows("mixed", None, mixed, dispatcher))
+
+
+def _turns(limits: Iterable[int], most: int) -> list[int]:
+    """Returns the counts from 1 to `most` at which another graph can begin or end to serve, ascending.
+
+    A step fits a graph by comparing its counts with the graph's: between two of those all steps are alike.
+    """
+    turns = {1, most, *(limit + more for limit in limits for more in (0, 1))}
+    return sorted(count for count in turns if 1 <= count <= most)
 
 
 def _rows(
