@@ -17,7 +17,7 @@ from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.traced import code_differences
 from graphkiln.cache.inspect.nearest import Near, nearest
 from graphkiln.cache.store.entries import Entry
-from graphkiln.cache.store.store import Store
+from graphkiln.cache.store.store import Broken, Store
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import Bypass, LoadRefused
@@ -46,6 +46,7 @@ class Explanation:
 
     `reasons` say why it can hit nothing at all (a bypass); `nearest` are entries with what differs;
     `assumed` says what was taken for granted; `saves` are the seconds that compiling that entry took.
+    `left_out` names, where there is no hit, damaged entries of which nobody can say what they were for.
     """
 
     outcome: Literal["hit", "miss", "unknown", "bypass"]
@@ -59,6 +60,7 @@ class Explanation:
     nearest: tuple[Near, ...] = ()
     reasons: tuple[Difference, ...] = ()
     assumed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
 
 
@@ -93,7 +95,12 @@ def explain(
             return replace(answer, reasons=(bypass_difference(error),))
         now, hashes = dict(report.factors), report.hashes
         answer = replace(answer, key=report.key, decisions=report.decisions)
-    return _among(_entries(store), _Now(plan, now, hashes), answer, limit)
+    lying = store.entries()
+    found = _among([one for one in lying if isinstance(one, Entry)], _Now(plan, now, hashes), answer, limit)
+    if found.outcome == "hit":
+        return found
+    broken = (str(one.error) for one in lying if isinstance(one, Broken))
+    return replace(found, left_out=(*found.left_out, *broken))
 
 
 @dataclass(frozen=True)
@@ -146,9 +153,19 @@ def _among(entries: list[Entry], now: _Now, answer: Explanation, limit: int) -> 
     def code_of(entry: Entry) -> list[Difference]:
         return [rejected[entry.key]] if entry.key in rejected else now.code_of(entry)
 
-    near = nearest(entries, now.factors, now.hashes, versions(), code_of, limit, now.plan.label)
+    damages: list[EntryDamaged] = []
+    near = nearest(
+        entries, now.factors, now.hashes, versions(), code_of, limit, now.plan.label, damages.append
+    )
+    left_out = tuple(map(str, damages))
     guessed = bool(near) and not traced
-    return replace(answer, outcome="miss", nearest=near, assumed=(_LOOKED_AT_SOURCES,) if guessed else ())
+    return replace(
+        answer,
+        outcome="miss",
+        nearest=near,
+        assumed=(_LOOKED_AT_SOURCES,) if guessed else (),
+        left_out=left_out,
+    )
 
 
 def _would_hit(
@@ -206,7 +223,3 @@ def _left_open(entry: Entry, plan: Plan) -> str:
     stored, device = EntryStored(entry), plan.target.torch_device
     served, why = restored(stored, BACKBONE, plan.source, plan.deployment, device)
     return "" if served is not None else why
-
-
-def _entries(store: Store) -> list[Entry]:
-    return [entry for entry in store.entries() if isinstance(entry, Entry)]

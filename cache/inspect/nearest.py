@@ -39,10 +39,12 @@ def nearest(
     code_of: Callable[[Entry], list[Difference]],
     limit: int,
     model: str = "",
+    left_out: Callable[[EntryDamaged], object] = lambda _: None,
 ) -> tuple[Near, ...]:
     """Return the `limit` entries that differ least from the factors `now`, whose hashes are `hashes`.
 
-    `code_of` gives how the code of an entry differs from what is here. A damaged entry is left out.
+    `code_of` gives how the code of an entry differs from what is here. A damaged entry is left out,
+    and `left_out` is told of it.
     """
 
     def distance(entry: Entry) -> tuple[int, bool]:
@@ -55,7 +57,8 @@ def nearest(
         try:
             then = entry.factors().as_json()
             found = [*factor_differences(then, now, LOOKUP_FACTORS), *code_of(entry)]
-        except EntryDamaged:
+        except EntryDamaged as damage:
+            left_out(damage)
             continue
         causes = causes_of(found, entry.header.get("versions") or {}, versions)
         telling = sum(cause.difference.relevant for cause in causes)

@@ -37,6 +37,8 @@ def explain_lines(
     )
     for text in found.assumed:
         lines += below(facts([("assumed", text)], style))
+    for text in found.left_out:
+        lines += below(facts([("left out", text)], style))
     lines += below(difference_lines(found.reasons, style), style.bold("why it can hit nothing"))
     for near in found.nearest:
         names = ("entry", "here")
@@ -62,6 +64,7 @@ def explain_json(found: Explanation | EnvironmentExplanation, model: str) -> dic
         "entry": found.entry,
         "compiled_seconds": found.saves,
         "assumed": list(found.assumed),
+        "left_out": list(found.left_out),
         "reasons": [asdict(one) for one in found.reasons],
         "nearest": [
             {

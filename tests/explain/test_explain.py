@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from graphkiln.cache.store.entries import Entry
+from graphkiln.cli.show.explain import explain_lines
+from graphkiln.cli.show.terminal import Style
 from graphkiln.core import explain as explaining
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
@@ -151,3 +153,16 @@ def test_a_model_that_is_not_there_is_bad_input_not_a_miss(root: Path) -> None:
 
     with pytest.raises(ModelError):
         explaining.explain(Deployment("no/such/folder"), cache_root=root)
+
+
+@pytest.mark.parametrize("name", ["entry.json", "factors.json"])
+def test_an_entry_of_which_nobody_can_say_what_it_was_for_is_named(
+    publish: Publish, root: Path, name: str
+) -> None:
+    entry = publish()
+    (entry.path / name).write_bytes(b"{}")
+    found = explaining.explain(DEPLOYMENT, cache_root=root)
+    assert (found.outcome, found.nearest) == ("miss", ())
+    (text,) = found.left_out
+    assert text.startswith(f"entry {entry.short} is damaged: {name}: ")
+    assert f"left out  {text}"[:60] in "\n".join(explain_lines(found, "preset:llama", Style(), every=False))

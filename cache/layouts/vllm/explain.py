@@ -37,6 +37,7 @@ class EnvironmentExplanation:
     lookup: str | None = None
     saves: float | None = None
     assumed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     reasons: tuple[Difference, ...] = ()
     nearest: tuple[Near, ...] = ()
     decisions: tuple[Any, ...] = ()
