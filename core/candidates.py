@@ -43,6 +43,11 @@ class Candidate:
         """The artifacts' files, being read since this was first asked for."""
         return Fetch(self.stored)
 
+    def release(self) -> None:
+        """Lets go of what was fetched and not mapped; the candidate serves nothing any more."""
+        if "fetch" in self.__dict__:
+            self.fetch.close()
+
 
 class Candidates:
     """Candidates as one start sees them, found once; why one is left out goes into the journal."""
@@ -59,6 +64,12 @@ class Candidates:
     def forget(self) -> None:
         """Looks again the next time: somebody may have published something."""
         self._files = self._entries = None
+
+    def release(self, *kept: Stored | None) -> None:
+        """Lets go of what was fetched of every candidate but those with the parts `kept`."""
+        for candidate in (*(self._files or ()), *(self._entries or ())):
+            if not any(candidate.stored is one for one in kept):
+                candidate.release()
 
     def __iter__(self) -> Iterator[Candidate]:
         """Yields AOT files, newest first, and then entries; none of these where a file is demanded."""
@@ -83,7 +94,8 @@ class Candidates:
     def _judged(self) -> Iterator[Candidate]:
         for file, path in self._opened():
             entry = None if self.store is None else self.store.entry_of(file.header.key)
-            if self.use.path is None and (entry is None or self._skips(entry)):
+            lone = entry is None and self.use.path is None
+            if lone or (entry is not None and self._skips(entry)):
                 file.close()
                 continue
             found = judge(file.header, self.plan)
@@ -110,7 +122,16 @@ class Candidates:
                 self.journal.refuse(Difference("cache", name, "sound", why, kind="cannot verify"))
         elif self.use.enabled and self.store is not None and self.plan.lookup is not None:
             for file in self.store.find_aot(self.plan.lookup, RANK):
+                if isinstance(file, EntryDamaged):
+                    self._damaged(file)
+                    continue
                 yield file, self.store.root.cache / aot_name(file.header.key, RANK)
+
+    def _damaged(self, damage: EntryDamaged) -> None:
+        """Keeps why a file of the cache is not used; its entry is looked at next."""
+        why = f"{damage.fault} ({damage.detail})" if damage.detail else damage.fault
+        name = f"AOT file of entry {damage.entry}"
+        self.journal.refuse(Difference("cache", name, "sound", why, kind="cannot verify"))
 
     def _skips(self, entry: Entry) -> bool:
         """Whether an entry ended a process before; it is out of the way then, and a new one is made."""

@@ -22,7 +22,8 @@ class Fetch:
 
     def __init__(self, stored: Stored) -> None:
         self._stored = stored
-        pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "graphkiln-fetch")
+        self._handed_out: set[Path] = set()
+        pool = self._pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "graphkiln-fetch")
         self._files: dict[str, dict[str, Future[bytes | Path]]] = {
             artifact: {
                 name: pool.submit(stored.fetch, artifact, name)
@@ -49,7 +50,12 @@ class Fetch:
         """Returns one artifact, handed out file by file. Raises EntryDamaged where there is none."""
         if artifact not in self._files:
             raise EntryDamaged(self._stored.name, f"artifacts/{artifact}", "missing", "nothing lists it")
-        return FetchedArtifact(self._stored.name, artifact, self._files[artifact])
+        return FetchedArtifact(self._stored.name, artifact, self._files[artifact], self._handed_out)
+
+    def close(self) -> None:
+        """Lets go of what was read and never handed out to be mapped; nothing can be asked for any more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._stored.release(self._handed_out)
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,20 @@ class FetchedArtifact:
     entry: str
     artifact: str
     files: Mapping[str, Future[bytes | Path]]
+    handed_out: set[Path]
 
     def read(self, name: str) -> bytes:
-        """Returns a file's bytes."""
+        """Returns a file's bytes. ValueError for one that is to be mapped."""
         found = self._wait(name)
-        return found if isinstance(found, bytes) else found.read_bytes()
+        if isinstance(found, Path):
+            raise ValueError(f"{name} is mapped by its path: what lies there now nobody has checked")
+        return found
 
     def path(self, name: str) -> Path:
         """Returns a library's path, to be mapped."""
         found = self._wait(name)
         assert isinstance(found, Path)
+        self.handed_out.add(found)
         return found
 
     def _wait(self, name: str) -> bytes | Path:

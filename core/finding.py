@@ -106,6 +106,8 @@ class Finder:
                 continue
             codes = [recorded_code(candidate.stored, part.prefix) for part in parts]
             return self._took(candidate, loaded, codes)
+        # Of what is to be mended, the sound pieces are still asked for.
+        self.candidates.release(None if self.mending is None else self.mending.stored)
         self.demand()
         return None
 
@@ -152,6 +154,7 @@ class Finder:
 
     def _took(self, candidate: Candidate, loaded: list[CompiledPart], codes: list[Code]) -> Found:
         journal, entry = self.journal, candidate.entry
+        self.candidates.release(candidate.stored)
         journal.outcome, journal.entry, journal.key = "hit", entry, candidate.key
         journal.aot, journal.compiled_phases = candidate.file, candidate.phases
         journal.smallest = max(part.door.smallest for part in loaded)

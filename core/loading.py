@@ -22,14 +22,12 @@ from graphkiln.core.fetching import Fetch
 from graphkiln.core.models.light import restore
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.models.source import ModelSource
-from graphkiln.core.stored import RANK, Stored
+from graphkiln.core.stored import Stored
 from graphkiln.core.target.named import Target
 from graphkiln.core.trace.code import check_code, check_live, check_source
 from graphkiln.core.trace.custom_ops import check_ops
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.paths import PathBroken, Walker
-
-__all__ = ["RANK"]
 
 
 @dataclass(frozen=True)

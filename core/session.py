@@ -276,12 +276,12 @@ class Session:
         return [guarded(one, *code, part.module) for part, one, code in zip(parts, serve, codes, strict=True)]
 
     def settle_aot(self) -> None:
-        """Sees to the AOT file of the entry that was hit or published, and notes where it lies."""
+        """Sees to the entry's AOT file and notes where it lies. CacheError where it cannot be as asked."""
         entry, store = self.journal.entry, self.store
         if entry is None or store is None or self.aot.published is None:
             return
         if self.aot.contained:
-            store.renew_aot(entry, RANK, contained=True)
+            store.contain_aot(entry, RANK)
         path = store.root.cache / aot_name(entry.key, RANK)
         if self.journal.aot is None and path.exists():
             self.journal.aot = path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,6 +53,9 @@ class Stored(Protocol):
     def fetch(self, artifact: str, name: str) -> bytes | Path:
         """Returns a file's bytes; of a library, which has to be mapped by name, the path."""
 
+    def release(self, mapped: Collection[Path]) -> None:
+        """Lets go of what `fetch` holds open, but for the paths that may have been mapped."""
+
 
 class EntryStored:
     """The parts of an entry."""
@@ -98,6 +101,9 @@ class EntryStored:
         if record is None:
             raise EntryDamaged(self.name, path, "missing", "the manifest does not list it")
         return _fetched(self.entry.files, path, record)
+
+    def release(self, mapped: Collection[Path]) -> None:
+        """Does nothing: what was fetched lies in the entry, and none of it is open."""
 
 
 class AotStored:
@@ -182,10 +188,16 @@ class AotStored:
             raise EntryDamaged(self.name, path, "missing", "its entry is not here and the file holds none")
         return _fetched(self._files, path, record)
 
+    def release(self, mapped: Collection[Path]) -> None:
+        for sha256, path in list(self._mapped.items()):
+            if path not in mapped:
+                os.close(int(path.name))
+                del self._mapped[sha256]
+
     def _in_memory(self, sha256: str, data: bytes) -> Path:
         """Returns a path of a library that lies in memory: nothing is written to any disk for it.
 
-        The file is never closed, for its number is its name, under which it stays mapped.
+        Once mapped it is never closed, for its number is its name, under which it stays mapped.
         """
         if sha256 not in self._mapped:
             descriptor = os.memfd_create(f"graphkiln-{sha256[:10]}")

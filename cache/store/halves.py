@@ -20,7 +20,6 @@ from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.aot import AotFile
 from graphkiln.cache.store.aot_build import aot_bytes
 from graphkiln.cache.store.aot_header import MAGIC, read_line
-from graphkiln.cache.store.documents import DocumentFault
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import flush_folder, flush_tree, open_inside, tree_files, write_new
 from graphkiln.cache.store.manifest import SHA256, rank_folder
@@ -61,20 +60,30 @@ def open_aot_at(path: Path) -> AotFile:
     return _opened(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "", str(path))
 
 
-def find_aot(root: CacheRoot, lookup: str, rank: str) -> Iterator[AotFile]:
-    """Yield the AOT files with this lookup whose entry is there, newest first; damaged ones are left out.
+def find_aot(root: CacheRoot, lookup: str, rank: str) -> Iterator[AotFile | EntryDamaged]:
+    """Yield the AOT files with this lookup, newest first, and then what is wrong with others of them.
 
-    Of other files only the first line is read.
+    Of other files only the first line is read. One whose first line is not ours is told where it lies
+    under the key of an entry with this lookup. `RootUnusable` for what is not a file's fault.
     """
     found: list[AotFile] = []
+    damages: list[EntryDamaged] = []
     for folder in aot_folders(root):
         name = aot_name(folder.name, rank)
-        with suppress(OSError, DocumentFault, EntryDamaged):
-            with open_inside(root.cache, name) as stream:
+        try:
+            with EntryFiles(root.cache).reading(name), open_inside(root.cache, name) as stream:
                 if read_line(stream)[0] != lookup:
                     continue
+        except EntryDamaged as damage:
+            if damage.fault != "missing" and _is_looked_for(root, folder.name, lookup):
+                damages.append(_named(damage, folder.name))
+            continue
+        try:
             found.append(open_aot(root, folder.name, rank))
+        except EntryDamaged as damage:
+            damages.append(_named(damage, folder.name))
     yield from sorted(found, key=lambda file: (file.header.created, file.header.key), reverse=True)
+    yield from damages
 
 
 def stage_aot(entry: Entry, place: Path) -> None:
@@ -119,6 +128,16 @@ def renew_aot(root: CacheRoot, entry: Entry, rank: str, *, contained: bool = Fal
         os.rename(staged, folder)
         flush_folder(folder.parent)
     return True
+
+
+def holds_artifacts(root: CacheRoot, key: str, rank: str) -> bool:
+    """Say whether the AOT file of a key is there, its header sound, and self-contained."""
+    try:
+        file = open_aot(root, key, rank)
+    except (EntryDamaged, RootUnusable):
+        return False
+    file.close()
+    return file.header.contained
 
 
 def faults_of_aot(root: CacheRoot, entry: Entry) -> Iterator[EntryDamaged]:
@@ -169,6 +188,18 @@ def _is_contained(root: CacheRoot, entry: Entry, rank: str) -> bool:
         return entry.aot == "contained"
     file.close()
     return file.header.contained
+
+
+def _is_looked_for(root: CacheRoot, key: str, lookup: str) -> bool:
+    try:
+        entry = Entry(root.cache / key[:SHORT_DIGITS])
+    except EntryDamaged:
+        return False
+    return entry.key == key and entry.lookup == lookup and entry.aot is not None
+
+
+def _named(damage: EntryDamaged, key: str) -> EntryDamaged:
+    return EntryDamaged(key[:SHORT_DIGITS], damage.file, damage.fault, damage.detail)
 
 
 def _opened(descriptor: int, key: str, name: str = "") -> AotFile:

@@ -15,7 +15,7 @@ from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.aot import AotFile
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import SHORT, Entry
-from graphkiln.cache.store.halves import aot_folders, find_aot, renew_aot
+from graphkiln.cache.store.halves import aot_folders, find_aot, holds_artifacts, renew_aot
 from graphkiln.cache.store.layout import could_be_entry
 from graphkiln.cache.store.ledger import append_start, read_starts
 from graphkiln.cache.store.locks import build_lock
@@ -133,8 +133,11 @@ class Store:
                 discard(self.root, other)
             return gone
 
-    def find_aot(self, lookup: str, rank: str) -> list[AotFile]:
-        """Return the sound AOT files with this lookup, newest first, still open."""
+    def find_aot(self, lookup: str, rank: str) -> list[AotFile | EntryDamaged]:
+        """Return the sound AOT files with this lookup, newest first, still open, and what others lack.
+
+        `RootUnusable` where this process cannot read, whatever lies there.
+        """
         return list(find_aot(self.root, lookup, rank))
 
     def entry_of(self, key: str) -> Entry | None:
@@ -160,6 +163,22 @@ class Store:
         except CacheError as error:
             _log.warning("the AOT file of entry %s could not be written: %s", entry.short, error)
             return False
+
+    def contain_aot(self, entry: Entry, rank: str) -> None:
+        """Make the AOT file of an entry one that holds the artifacts too.
+
+        Unlike `renew_aot` this was asked for: `RootUnusable`, `LockTimeout` or `DiskFull` where it is not
+        such a file already and cannot be made one, `EntryDamaged` where the entry is no more.
+        """
+        try:
+            with (
+                build_lock(self.root, publish_lock_name(entry.short), PUBLISH_LOCK_S, "writing an AOT file"),
+                typed_os_errors(self.root.path),
+            ):
+                renew_aot(self.root, Entry(entry.path), rank, contained=True)
+        except CacheError:
+            if not holds_artifacts(self.root, entry.key, rank):
+                raise
 
     def discard_lone(self, folder: Path) -> bool:
         """Move an AOT folder without its entry into the trash; False where its entry is there now."""

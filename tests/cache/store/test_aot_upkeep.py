@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from graphkiln.cache.errors import EntryDamaged, RootUnusable
 from graphkiln.cache.store import halves
 from graphkiln.cache.store.aot import AotFile
 from graphkiln.cache.store.aot_build import aot_bytes
@@ -74,3 +76,28 @@ def test_a_section_is_read_to_its_end(entry: Entry) -> None:
     stream.most = 7
     assert list(file.faults()) == []
     assert file.section("code.json") == opened(data).section("code.json")
+
+
+def test_a_damaged_file_is_told_and_another_engines_is_not(store: Store, entry: Entry, root: Any) -> None:
+    lying: Path = root.cache / aot_name(entry.key, "0_0")
+    sound = lying.read_bytes()
+    foreign: Path = root.cache / aot_name("0" * 64, "0_0")
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"a pickle of another engine")
+    for damaged, fault in ((sound[:200] + b"~" + sound[201:], "digest"), (b"", "unreadable")):
+        lying.write_bytes(damaged)
+        (found,) = store.find_aot(entry.lookup, "0_0")
+        assert isinstance(found, EntryDamaged)
+        assert (found.entry, found.fault) == (entry.short, fault)
+    assert store.find_aot("1" * 64, "0_0") == []
+
+
+def test_too_many_open_files_is_no_missing_file(
+    store: Store, entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(halves, "open_inside", full)
+    with pytest.raises(RootUnusable, match="too many open files"):
+        store.find_aot(entry.lookup, "0_0")
