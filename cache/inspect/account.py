@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from graphkiln.cache.errors import EntryDamaged
 from graphkiln.cache.inspect.capture import capture_of
-from graphkiln.cache.inspect.catalogue import file_sizes
 from graphkiln.cache.inspect.guards import Guard, counts_by_kind, guards_of
 from graphkiln.cache.inspect.pieces import GRAPH, WIRING, Piece, pieces_of
+from graphkiln.cache.inspect.sizes import file_sizes
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.halves import aot_folders, aot_name, faults_of_aot, open_aot
 from graphkiln.cache.store.root import CacheRoot

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from graphkiln.cache.errors import AmbiguousEntry, EntryDamaged, EntryNotFound
+from graphkiln.cache.inspect.sizes import file_sizes
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.files import FileRecord
 from graphkiln.cache.store.halves import AOT_FOLDER, aot_folders, aot_name, lone_halves
@@ -154,26 +155,6 @@ def find_row(catalogue: Catalogue, ref: str) -> Row:
     if len(matches) > 1:
         raise AmbiguousEntry(ref, tuple(row.key or row.id for row in matches))
     return matches[0]
-
-
-def file_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of everything in a folder that is not a real folder, by its path relative to it."""
-    found: dict[str, int] = {}
-    pending = [(str(folder), "")]
-    while pending:
-        place, inside = pending.pop()
-        try:
-            with os.scandir(place) as items:
-                for item in items:
-                    name = inside + item.name
-                    if item.is_dir(follow_symlinks=False):
-                        pending.append((item.path, f"{name}/"))
-                    else:
-                        found[name] = item.stat(follow_symlinks=False).st_size
-        except OSError:
-            # It went away meanwhile, or may not be read: what is seen counts.
-            continue
-    return found
 
 
 def _row(entry: Entry | Broken, uses: Mapping[str, _Use]) -> Row:

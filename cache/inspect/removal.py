@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphkiln.cache.errors import CacheError
-from graphkiln.cache.inspect.catalogue import Row, file_sizes, scan
+from graphkiln.cache.inspect.catalogue import Row, scan
 from graphkiln.cache.inspect.prune import Leftover, Plan
 from graphkiln.cache.inspect.repair import SetAside, quarantined
+from graphkiln.cache.inspect.sizes import file_sizes
 from graphkiln.cache.store.layout import foreign_names
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store

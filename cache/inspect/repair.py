@@ -11,7 +11,7 @@ from typing import Any
 
 from graphkiln.cache.errors import CacheError, EntryNotFound, RestoreRefused
 from graphkiln.cache.factors.key import SHORT_DIGITS
-from graphkiln.cache.inspect.catalogue import file_sizes
+from graphkiln.cache.inspect.sizes import file_sizes
 from graphkiln.cache.inspect.verify import HALF, Verdict, is_lone, verify_entries
 from graphkiln.cache.store.documents import DocumentFault, parse_object
 from graphkiln.cache.store.entries import Entry

@@ -91,7 +91,8 @@ def directory(context: typer.Context, as_json: Json = False) -> int:
 
 def size(context: typer.Context, as_json: Json = False) -> int:
     """Prints how much the cache holds, and what of it is no entry."""
-    from graphkiln.cache.inspect.catalogue import file_sizes, scan
+    from graphkiln.cache.inspect.catalogue import scan
+    from graphkiln.cache.inspect.sizes import file_sizes
     from graphkiln.cli.show.numbers import bytes_text
     from graphkiln.cli.show.table import table
 
