@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from graphkiln.cache.store.files import open_inside
 
 # A mega AOT model of a large deployment holds every piece of every range; beyond this it is no such file.
 MOST_BYTES = 4 << 30
+# The kind of what is there and cannot be looked into; it is no sign of damage.
+UNREAD = "unread"
 _MOST_SEEN = 6
 _REASONS = {
     errno.ENOENT: ("missing", ""),
@@ -70,7 +74,7 @@ def last_byte(folder: Path, name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Stat:
-    """Size in bytes and time of change in seconds of one file; `kind` is file, link or other."""
+    """Size in bytes and time of change in seconds of one file; `kind` is file, link, other or `UNREAD`."""
 
     size: int
     mtime: float
@@ -78,7 +82,10 @@ class Stat:
 
 
 def walk(folder: Path) -> dict[str, Stat]:
-    """Return everything below a folder that is not a real folder, by its path relative to it."""
+    """Return everything below a folder that is not a real folder, by its path relative to it.
+
+    A folder that cannot be listed is there as `UNREAD`, `folder` itself as "."; what went away is not.
+    """
     found: dict[str, Stat] = {}
     pending = [(str(folder), "")]
     while pending:
@@ -89,18 +96,48 @@ def walk(folder: Path) -> dict[str, Stat]:
                     if item.is_dir(follow_symlinks=False):
                         pending.append((item.path, f"{inside}{item.name}/"))
                         continue
-                    status = item.stat(follow_symlinks=False)
-                    link, file = item.is_symlink(), item.is_file(follow_symlinks=False)
-                    kind = "link" if link else "file" if file else "other"
-                    found[inside + item.name] = Stat(status.st_size, status.st_mtime, kind)
-        except OSError:
-            # It went away meanwhile, or may not be read: what is seen counts.
+                    seen = _stat_of(item.path)
+                    if seen is not None:
+                        found[inside + item.name] = seen
+        except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError:
+            seen = _stat_of(place)
+            if seen is not None:
+                found[inside.rstrip("/") or "."] = replace(seen, size=0, kind=UNREAD)
     return found
 
 
+def _stat_of(path: str) -> Stat | None:
+    """Return what is known of a file, None where it is gone."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return Stat(0, 0.0, UNREAD)
+    link, file = stat.S_ISLNK(status.st_mode), stat.S_ISREG(status.st_mode)
+    return Stat(status.st_size, status.st_mtime, "link" if link else "file" if file else "other")
+
+
+def unread_in(files: Mapping[str, Stat]) -> str:
+    """Return the first name that could not be looked into, "" where all could."""
+    return min((name for name, seen in files.items() if seen.kind == UNREAD), default="")
+
+
+def can_list(folder: Path) -> bool:
+    """Return whether a folder is not there, or can be listed."""
+    try:
+        os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def folders_in(folder: Path) -> list[str]:
-    """Return the names of the real folders in a folder, none where it is not there."""
+    """Return the names of the real folders in a folder, none where it is not there or cannot be listed."""
     try:
         with os.scandir(folder) as items:
             return sorted(item.name for item in items if item.is_dir(follow_symlinks=False))

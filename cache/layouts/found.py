@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from graphkiln.cache.inspect.catalogue import Catalogue, Row
 from graphkiln.cache.inspect.pieces import Piece
 from graphkiln.cache.inspect.verify import Verdict
-from graphkiln.cache.layouts.files import Stat
+from graphkiln.cache.layouts.files import UNREAD, Stat
 from graphkiln.cache.store.reading import Fault
 
 # What a start could never load: what a failed, killed or disabled run left, or what was overwritten.
 LITTER = "litter"
-# Of a version that no reader knows.
+# Of a version that no reader knows, or with a folder in it that cannot be read.
 UNKNOWN = "unknown"
 
 
@@ -24,13 +24,14 @@ class ForeignRow(Row):
     """One entry of a foreign tree. `form` says in which of its forms it lies there.
 
     `folders` are all that belong to it alone and that a removal takes, `guess` says which of them only
-    seem to; `unit` is what its reader made.
+    seem to; `unread` is the first name that could not be looked into; `unit` is what its reader made.
     """
 
     layout: str = ""
     form: str = ""
     folders: tuple[Path, ...] = ()
     guess: str = ""
+    unread: str = ""
     unit: Any = field(default=None, repr=False, compare=False)
     # What lay in each folder when it was read, so that a removal sees whether it changed.
     seen: Mapping[Path, Mapping[str, Stat]] = field(default_factory=dict, repr=False, compare=False)
@@ -49,6 +50,8 @@ class ForeignRow(Row):
     @property
     def spared(self) -> str:
         """Why no rule may remove it, "" where one may."""
+        if self.unread:
+            return f"{self.unread} cannot be read"
         if self.health == UNKNOWN:
             return "no reader knows its version"
         if not self.folders:
@@ -76,8 +79,8 @@ class ForeignVerdict(Verdict):
 
     @property
     def status(self) -> str:
-        """As for our own entries, and litter, and unknown where no reader knows the version."""
-        if any(fault.kind == "version" for fault in self.faults):
+        """As for our own entries, and litter, and unknown where no reader knows it all."""
+        if any(fault.kind in ("version", UNREAD) for fault in self.faults):
             return UNKNOWN
         if self.health == LITTER:
             return LITTER
@@ -103,6 +106,11 @@ class ForeignAccount:
     build: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def unread_fault(name: str) -> ForeignFault:
+    """Return the fault of what cannot be looked into."""
+    return ForeignFault(name, UNREAD, "this user may not look into it", "not known")
 
 
 class Reader(Protocol):

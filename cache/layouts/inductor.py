@@ -14,8 +14,8 @@ from typing import Any
 from graphkiln.cache.errors import UnknownLayout
 from graphkiln.cache.inspect.catalogue import Catalogue
 from graphkiln.cache.layouts.compiled import Compiled, sources_of
-from graphkiln.cache.layouts.files import FileFault, Stat, read_file, seen_text, walk
-from graphkiln.cache.layouts.found import ForeignAccount, ForeignFault, ForeignRow, ForeignVerdict
+from graphkiln.cache.layouts.files import FileFault, Stat, read_file, seen_text, unread_in, walk
+from graphkiln.cache.layouts.found import UNKNOWN, ForeignAccount, ForeignFault, ForeignRow, ForeignVerdict
 from graphkiln.cache.layouts.inductor_files import PICKLED, SOURCE, Effects, file_faults
 
 # Sources and libraries are shared by all graphs, and nothing tells which of them a graph uses.
@@ -70,7 +70,7 @@ class InductorReader:
         empty = next(
             (file for file, stat in sorted(held.items()) if not stat.size and PICKLED.fullmatch(file)), ""
         )
-        lone = key == GENERATED
+        lone, unread = key == GENERATED, unread_in(held)
         return ForeignRow(
             GENERATED if lone else name[:10],
             root if lone else root / key,
@@ -80,8 +80,9 @@ class InductorReader:
             files=len(held),
             created=datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds"),
             hits=None,
-            health="broken" if empty else "sound",
-            fault=f"{empty}: size (empty)" if empty else "",
+            health=UNKNOWN if unread else "broken" if empty else "sound",
+            fault=f"{unread}: unread" if unread else f"{empty}: size (empty)" if empty else "",
+            unread=unread,
             layout=self.name,
             form="sources and libraries" if lone else FORMS[name[0]],
             folders=() if lone else (root / key,),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from graphkiln.cache.layouts.content import code_name, elf_fault, parses, source_name
-from graphkiln.cache.layouts.files import FileFault, Stat
-from graphkiln.cache.layouts.found import ForeignFault
+from graphkiln.cache.layouts.files import UNREAD, FileFault, Stat
+from graphkiln.cache.layouts.found import ForeignFault, unread_fault
 
 _STEM = "[a-z2-7]{51}"
 SOURCE = re.compile(rf"(?:.*/)?[a-z2-7]{{2}}/(c{_STEM})\.py")
@@ -37,6 +37,9 @@ def file_faults(
 ) -> Iterator[ForeignFault]:
     """Yield what is wrong with the named files of Inductor's; `read` gives their bytes."""
     for name in sorted(names):
+        if files[name].kind == UNREAD:
+            yield unread_fault(name)
+            continue
         if files[name].kind != "file":
             yield ForeignFault(name, "symlink", "no link is followed", effects.link)
             continue

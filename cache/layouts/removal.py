@@ -74,6 +74,8 @@ def _in_the_way(row: ForeignRow) -> str:
     """Return why an entry stays, "" where it may go."""
     if not row.folders:
         return "it shares its files with others"
+    if row.unread:
+        return f"{row.unread} cannot be read"
     for folder in row.folders:
         then = row.seen.get(folder)
         if then is not None and walk(folder) != then:

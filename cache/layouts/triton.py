@@ -14,8 +14,24 @@ from typing import Any
 from graphkiln.cache.errors import UnknownLayout
 from graphkiln.cache.inspect.catalogue import Catalogue
 from graphkiln.cache.layouts.content import elf_fault, triton_name
-from graphkiln.cache.layouts.files import FileFault, Stat, folders_in, read_file, seen_text, walk
-from graphkiln.cache.layouts.found import ForeignAccount, ForeignFault, ForeignRow, ForeignVerdict
+from graphkiln.cache.layouts.files import (
+    UNREAD,
+    FileFault,
+    Stat,
+    folders_in,
+    read_file,
+    seen_text,
+    unread_in,
+    walk,
+)
+from graphkiln.cache.layouts.found import (
+    UNKNOWN,
+    ForeignAccount,
+    ForeignFault,
+    ForeignRow,
+    ForeignVerdict,
+    unread_fault,
+)
 
 FOLDER = re.compile(r"[A-Z2-7]{52}")
 GROUP = "__grp__"
@@ -70,6 +86,7 @@ class TritonReader:
             layout=self.name,
             form="kernel" if facts else "host module",
             folders=(folder,),
+            unread=unread_in(files),
             unit=files,
             seen={folder: files},
             reader=self,
@@ -102,6 +119,9 @@ class TritonReader:
 def _faults(folder: Path, files: Mapping[str, Stat]) -> Iterator[ForeignFault]:
     groups = [name for name in files if name.startswith(GROUP) and name.endswith(".json")]
     for name in sorted(files):
+        if files[name].kind == UNREAD:
+            yield unread_fault(name)
+            continue
         if files[name].kind != "file":
             yield ForeignFault(name, "symlink", "no link is followed", "Triton follows it")
             continue
@@ -153,6 +173,8 @@ def _fact_faults(folder: Path, name: str, data: bytes) -> Iterator[ForeignFault]
 
 
 def _health(folder: Path, files: Mapping[str, Stat]) -> tuple[str, str]:
+    if unread := unread_in(files):
+        return UNKNOWN, f"{unread}: unread"
     empty = next((name for name, stat in sorted(files.items()) if not stat.size), "")
     if not files:
         return "litter", "left by a compile that failed or was killed"

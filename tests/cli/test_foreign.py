@@ -162,15 +162,19 @@ def plant(root: Path, marker: Path) -> list[str]:
 
 
 COMMANDS = (
-    "ls --layout {}", "ls --layout {} --json", "ls --layout {} --filter compiler.torch>=2",
-    "diff {}#{} {}#{} --all", "verify {}", "verify {} --json", "verify --layout {}",
-    "inspect {}#{} --all", "inspect {}#{} --json", "prune --layout {} --litter --broken",
+    "cache ls --layout {}", "cache ls --layout {} --json", "cache ls --layout {} --filter compiler.torch>=2",
+    "cache diff {}#{} {}#{} --all", "cache verify {}", "cache verify {} --json", "cache verify --layout {}",
+    "cache inspect {}#{} --all", "cache inspect {}#{} --json", "cache prune --layout {} --litter --broken",
+    "cache rm {}#{}", "explain --engine {} --env-file environment",
+    "explain --engine {} --env-file environment --json",
 )  # fmt: skip
 
 
 def test_nothing_in_a_foreign_tree_is_ever_run(tmp_path: Path, run: Callable[..., Run]) -> None:
     marker = tmp_path / "ran"
     lines = []
+    (tmp_path / "trees").mkdir()
+    (tmp_path / "trees" / "environment").write_text("VLLM_XGRAMMAR_CACHE_MB=300\n")
     for ref in plant(tmp_path / "trees", marker):
         ids = run("cache", "ls", "--layout", ref, "--ids").out.split()
         assert ids
@@ -178,7 +182,7 @@ def test_nothing_in_a_foreign_tree_is_ever_run(tmp_path: Path, run: Callable[...
             lines += [command.replace("{}#{}", f"{ref}#{name}").replace("{}", ref) for name in ids]
     code = (
         "import sys; from graphkiln.cli.app import main\n"
-        "statuses = [main(['cache', *line.split(' '), '-q']) for line in sys.argv[1:]]\n"
+        "statuses = [main([*line.split(' '), '-q']) for line in sys.argv[1:]]\n"
         "slow = {'torch', 'transformers', 'numpy', 'safetensors', 'graphkiln.core', 'vllm', 'triton'}\n"
         "print('result:', sorted(set(statuses)), sorted(slow & set(sys.modules)))\n"
     )
@@ -324,6 +328,35 @@ def test_a_root_that_cannot_be_written_is_told_before_anything_else(tree: Vllm, 
     for path in (tmp_path, *tmp_path.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "closed", ["{short}", "{short}/rank_0_0", "torch_aot_compile/{long}", "torch_aot_compile"]
+)
+def test_what_may_not_be_looked_into_is_unknown_and_no_litter(
+    closed: str, tree: Vllm, tmp_path: Path
+) -> None:
+    layout = f"vllm:{tree.root}"
+    folder = tree.pieces.parent / closed.format(short=tree.short, long=tree.long)
+    opened_for_another_user(tmp_path)
+    folder.chmod(0)
+    try:
+        done = as_other_user("cache", "ls", "--layout", layout, "--json")
+        rows = json.loads(done.stdout)["entries"]
+        # Whether an AOT folder is a short-hash folder's shows in the latter: without it, it stands alone.
+        assert {row["id"]: row["status"] for row in rows} == {tree.short: ["unknown"]} | (
+            {} if "aot" in closed else {tree.long[:10]: ["sound"]}
+        )
+        done = as_other_user("cache", "verify", "--layout", layout)
+        assert done.returncode == 3
+        assert "this user may not look into it" in done.stdout
+        plan = as_other_user("cache", "prune", "--layout", layout, "--litter", "--older-than", "1d", "--json")
+        found = json.loads(plan.stdout)
+        assert tree.short not in [item["id"] for item in found["remove"]]
+    finally:
+        for path in (tmp_path, *tmp_path.rglob("*")):
+            if path.is_dir():
+                path.chmod(0o755)
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])

@@ -33,7 +33,8 @@ class VllmReader:
     def scan(self, root: Path) -> Catalogue:
         """Return the entries below a cache root, newest first."""
         tree = scan_tree(root)
-        rows = [replace(row_of(unit, unkeyed=tree.unkeyed), reader=self) for unit in linked(tree)]
+        found = (row_of(unit, unkeyed=tree.unkeyed, unread=tree.unread) for unit in linked(tree))
+        rows = [replace(row, reader=self) for row in found]
         ordered = sorted(superseded(rows), key=lambda row: (row.created, row.id), reverse=True)
         return Catalogue(tree.root, tuple(ordered), tree.foreign)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from graphkiln.cache.layouts.files import FileFault
+from graphkiln.cache.layouts.files import UNREAD, FileFault, unread_in
 from graphkiln.cache.layouts.found import LITTER, UNKNOWN, ForeignRow
 from graphkiln.cache.layouts.vllm.factor_file import FactorFile
 from graphkiln.cache.layouts.vllm.index import ADAPTOR, Row, read_index
@@ -23,15 +23,22 @@ _KNOWN = re.compile(
     rf"|({_RANK}/)?(inductor_cache|triton_cache)/.+|({_RANK}/([^/]+/)?)?tmp[a-z0-9_]+"
 )
 DISABLED = "VLLM_DISABLE_COMPILE_CACHE"
+_NO_AOT = "no AOT folder belongs to it"
 
 
-def row_of(unit: Unit, *, unkeyed: bool = False) -> ForeignRow:
-    """Return the row of one unit; `unkeyed` for a folder whose name does not follow from its factors."""
+def row_of(unit: Unit, *, unkeyed: bool = False, unread: str = "") -> ForeignRow:
+    """Return the row of one unit; `unkeyed` for a folder whose name does not follow from its factors.
+
+    `unread` is a place that cannot be looked into, in which its AOT folder may lie.
+    """
     folders = [folder for folder in (unit.pieces, unit.aot) if folder is not None]
     main: Folder = folders[0]
     factors = unit.pieces.known_factors if unit.pieces else None
     model = unit.aot.summary if unit.aot else None
-    health, fault = _health(unit, unkeyed=unkeyed)
+    hidden = next(filter(None, (unread_in(folder.files) for folder in folders)), "")
+    if not hidden and unit.aot is None and not unit.overwritten_by and _nothing_to_load(unit) == _NO_AOT:
+        hidden = unread
+    health, fault = (UNKNOWN, f"{hidden}: unread") if hidden else _health(unit, unkeyed=unkeyed)
     form = form_of(unit)
     return ForeignRow(
         unit.id,
@@ -54,6 +61,7 @@ def row_of(unit: Unit, *, unkeyed: bool = False) -> ForeignRow:
         folders=tuple(folder.path for folder in folders),
         seen={folder.path: folder.files for folder in folders},
         foreign=tuple(foreign_files(unit)),
+        unread=hidden,
         guess="" if unit.certain or not unit.aot else f"its AOT folder {unit.aot.name[:10]} is a guess",
         unit=unit,
     )
@@ -63,7 +71,8 @@ def foreign_files(unit: Unit) -> Iterator[str]:
     """Yield the files of an entry that neither vLLM nor what it calls has written."""
     for folder in (unit.pieces, unit.aot):
         for name in sorted(folder.files) if folder else ():
-            if _KNOWN.fullmatch(name) is None:
+            assert folder is not None
+            if _KNOWN.fullmatch(name) is None and folder.files[name].kind != UNREAD:
                 yield name
 
 
@@ -195,7 +204,7 @@ def _nothing_to_load(unit: Unit) -> str:
         return "left by a run that failed or was killed"
     if unit.aot and unit.pieces is None:
         return "an AOT folder without a model"
-    return "no model in its AOT folder" if unit.aot else "no AOT folder belongs to it"
+    return "no model in its AOT folder" if unit.aot else _NO_AOT
 
 
 def _any_artifact(folder: PieceFolder) -> bool:

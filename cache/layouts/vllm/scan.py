@@ -14,11 +14,13 @@ from graphkiln.cache.errors import UnknownLayout
 from graphkiln.cache.layouts.files import (
     FileFault,
     Stat,
+    can_list,
     folders_in,
     last_byte,
     read_file,
     read_head,
     seen_text,
+    unread_in,
     walk,
 )
 from graphkiln.cache.layouts.vllm.artifact import NAME as ARTIFACT
@@ -167,6 +169,8 @@ class VllmTree:
     aots: tuple[AotFolder, ...]
     foreign: tuple[str, ...] = ()
     unkeyed: bool = False
+    # The first place among the AOT folders that cannot be looked into: whose it is nobody can tell.
+    unread: str = ""
 
 
 def scan_tree(path: Path) -> VllmTree:
@@ -187,7 +191,10 @@ def scan_tree(path: Path) -> VllmTree:
     # Reading and digesting let other threads run.
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         aots = tuple(pool.map(_looked_into, (base / AOT / name for name in longs)))
-    return VllmTree(base, pieces, aots, tuple(_foreign(base, {*shorts, AOT}, set(longs))))
+    hidden = [f"{AOT}/{one.name[:10]}/{name}" for one in aots if (name := unread_in(one.files))]
+    unread = hidden[0] if hidden else "" if can_list(base / AOT) else AOT
+    foreign = tuple(_foreign(base, {*shorts, AOT}, set(longs)))
+    return VllmTree(base, pieces, aots, foreign, unread=unread)
 
 
 def _looked_into(path: Path) -> AotFolder:

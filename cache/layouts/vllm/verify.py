@@ -9,8 +9,8 @@ from functools import partial
 
 from graphkiln.cache.layouts.compiled import read_compiled
 from graphkiln.cache.layouts.content import parses, source_name
-from graphkiln.cache.layouts.files import FileFault, read_file
-from graphkiln.cache.layouts.found import ForeignFault, ForeignRow, ForeignVerdict
+from graphkiln.cache.layouts.files import UNREAD, FileFault, read_file, unread_in
+from graphkiln.cache.layouts.found import ForeignFault, ForeignRow, ForeignVerdict, unread_fault
 from graphkiln.cache.layouts.inductor_files import Effects, file_faults
 from graphkiln.cache.layouts.pickles import PickleFault
 from graphkiln.cache.layouts.vllm import effects
@@ -39,6 +39,8 @@ def verdict_of(row: ForeignRow) -> ForeignVerdict:
         faults += _piece_faults(unit, notes, keyed=row.id == unit.pieces.name and len(row.id) == 10)
     if unit.aot:
         faults += _aot_faults(unit, unit.aot, notes)
+    if row.unread and not any(fault.kind == UNREAD for fault in faults):
+        faults.append(unread_fault(row.unread))
     if row.health == "litter" and not row.superseded and not _never(unit):
         faults.append(ForeignFault(".", "hollow", row.fault, effects.NOTHING))
     if unit.pieces is None and row.health == "sound":
@@ -70,6 +72,9 @@ def _inductor_faults(folder: Folder) -> Iterator[ForeignFault]:
 def _piece_faults(unit: Unit, notes: list[str], *, keyed: bool) -> Iterator[ForeignFault]:
     folder = unit.pieces
     assert folder is not None
+    if not folder.parts and unread_in(folder.files):
+        yield from _inductor_faults(folder)
+        return
     if not folder.parts:
         seen = ", ".join(sorted(folder.files)[:4]) or "nothing"
         yield ForeignFault(".", "version", f"it holds {seen}", effects.UNKNOWN_FORM)
