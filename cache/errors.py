@@ -135,14 +135,25 @@ class EntryDamaged(CacheError):
 
 
 class EntryNotFound(CacheError):
-    """No entry answers to `ref`."""
+    """No entry answers to `ref`; the command `listing` shows those that are there."""
 
-    def __init__(self, ref: str) -> None:
-        super().__init__(ref)
-        self.ref = ref
+    def __init__(self, ref: str, listing: str = "graphkiln cache ls") -> None:
+        super().__init__(ref, listing)
+        self.ref, self.listing = ref, listing
 
     def __str__(self) -> str:
         return f"no entry answers to {self.ref!r}"
+
+
+class NoIdGiven(CacheError):
+    """`ref` ends where an id should begin; `listing` is the command that shows the ids."""
+
+    def __init__(self, ref: str, listing: str) -> None:
+        super().__init__(ref, listing)
+        self.ref, self.listing = ref, listing
+
+    def __str__(self) -> str:
+        return f"no id after # in {self.ref!r}"
 
 
 class AmbiguousEntry(CacheError):

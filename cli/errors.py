@@ -73,7 +73,8 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "LockTimeout": (NOT_HERE, says("wait for {holder}, or raise GRAPHKILN_LOCK_TIMEOUT (seconds)")),
     "KeyPrefixCollision": (NO, says("move the entry {short} away, or use another --cache-root")),
     "EntryDamaged": (NO, says("the next start compiles it again and sets this one aside")),
-    "EntryNotFound": (BAD_INPUT, says("graphkiln cache ls lists what is there")),
+    "EntryNotFound": (BAD_INPUT, says("{listing} lists what is there")),
+    "NoIdGiven": (BAD_INPUT, says("{listing} lists the ids; an unset variable gives none")),
     "AmbiguousEntry": (BAD_INPUT, says("type more digits")),
     "BadFilter": (BAD_INPUT, own_remedy),
     "EnvironmentUnreadable": (

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphkiln.cache.errors import AmbiguousEntry, EntryNotFound, UnknownLayout
+from graphkiln.cache.errors import AmbiguousEntry, EntryNotFound, NoIdGiven, UnknownLayout
 from graphkiln.cache.inspect.catalogue import Catalogue
 from graphkiln.cache.layouts.found import ForeignRow, Reader
 from graphkiln.cache.layouts.inductor import InductorReader
@@ -27,14 +28,31 @@ class TreeRef:
     path: Path | None = None
     id: str = ""
 
+    @property
+    def is_whole_tree(self) -> bool:
+        """Whether it names no single entry, neither by an id nor by a path that leads to one."""
+        return not self.id and (self.path is None or _root_of(self.path) == self.path)
+
+    @property
+    def listing(self) -> str:
+        """The command that shows what lies in the tree."""
+        where = f":{shlex.quote(str(_root_of(self.path)))}" if self.path else ""
+        return f"graphkiln cache ls --layout {self.layout}{where}"
+
 
 def parse_ref(text: str) -> TreeRef | None:
-    """Return what `layout:path#id` means, path and id left out or not; None for another text."""
+    """Return what `layout:path#id` means, path and id left out or not; None for another text.
+
+    `NoIdGiven` for a # that nothing follows: the variable that should say which entry was not set.
+    """
     layout, colon, rest = text.partition(":")
     if layout not in READERS or not colon:
         return None
-    path, _, name = rest.rpartition("#") if "#" in rest else (rest, "", "")
-    return TreeRef(layout, Path(os.path.abspath(os.path.expanduser(path))) if path else None, name)
+    path, mark, name = rest.rpartition("#") if "#" in rest else (rest, "", "")
+    ref = TreeRef(layout, Path(os.path.abspath(os.path.expanduser(path))) if path else None, name)
+    if mark and not name.strip():
+        raise NoIdGiven(text, ref.listing)
+    return ref
 
 
 def open_tree(ref: TreeRef, environ: Mapping[str, str] = os.environ) -> Catalogue:
@@ -57,7 +75,7 @@ def find_entry(ref: TreeRef, environ: Mapping[str, str] = os.environ) -> Foreign
     rows = chosen_rows(ref, environ)
     text = f"{ref.layout}:{ref.path or ''}#{ref.id}"
     if not rows:
-        raise EntryNotFound(text)
+        raise EntryNotFound(text, ref.listing)
     if len(rows) > 1:
         raise AmbiguousEntry(text, tuple(row.id for row in rows))
     return rows[0]

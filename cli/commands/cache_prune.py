@@ -232,7 +232,7 @@ def rm_foreign(session: Session, entries: list[str], *, yes: bool, as_json: bool
     own = [entry for entry in entries if not is_foreign(entry)]
     if own:
         raise UsageProblem(f"{own[0]} is of graphkiln, others are not", "remove them in two commands")
-    rows = list({row.path: row for row in map(foreign_entry, entries)}.values())
+    rows = list({row.path: row for row in (foreign_entry(entry, named=True) for entry in entries)}.values())
     plan = Plan(tuple(Doomed(row, "named" + row.doubt) for row in rows))
     return carried_out(
         session, "cache rm", plan, lambda: remove_foreign(rows), places=places_of(rows), yes=yes,

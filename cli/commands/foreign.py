@@ -61,12 +61,16 @@ def foreign_catalogue(session: Session, layout: str) -> Catalogue:
     return open_tree(tree_of(session, layout))
 
 
-def foreign_entry(entry: str) -> ForeignRow:
-    """Returns the entry that `layout:path#id` names."""
+def foreign_entry(entry: str, *, named: bool = False) -> ForeignRow:
+    """Returns the entry that `layout:path#id` names; where `named`, a tree with one entry is not enough."""
     from graphkiln.cache.layouts.readers import find_entry, parse_ref
 
     ref = parse_ref(entry)
     assert ref is not None
+    if named and ref.is_whole_tree:
+        raise UsageProblem(
+            f"{entry} names a whole tree", f"say which: {entry}#ID; {ref.listing} lists the ids"
+        )
     return find_entry(ref)
 
 

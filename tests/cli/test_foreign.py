@@ -100,6 +100,15 @@ def test_a_version_that_is_not_known_is_neither_sound_nor_broken(tree: Vllm, run
         (["verify", "vllm:{root}#nothing"], "no entry answers to"),
         (["verify", "vllm:{root}", "--repair"], "--repair and --smoke are for"),
         (["verify", "abc", "--layout", "vllm:{root}"], "--layout names a whole tree"),
+        # What a shell makes of "vllm:DIR#$ID" where ID is not set.
+        (["rm", "--yes", "vllm:{root}#"], "no id after # in 'vllm:{root}#'"),
+        (["rm", "--yes", "vllm:{root}# "], "no id after #"),
+        (["rm", "--yes", "vllm:{root}"], "vllm:{root} names a whole tree"),
+        (["inspect", "vllm:{root}#"], "no id after #"),
+        (["verify", "vllm:{root}#"], "no id after #"),
+        (["diff", "vllm:{root}", "vllm:{root}#"], "no id after #"),
+        (["ls", "--layout", "vllm:{root}#"], "no id after #"),
+        (["prune", "--litter", "--yes", "--layout", "vllm:{root}#"], "no id after #"),
     ],
 )
 def test_bad_references_are_bad_input(
@@ -108,6 +117,18 @@ def test_bad_references_are_bad_input(
     done = run("cache", *(word.format(root=tree.root) for word in words))
     assert done.status == 2
     assert done.err.startswith(f"error: {sentence.format(root=tree.root)}")
+    assert tree.model.exists()
+
+
+@pytest.mark.parametrize("name", ["#nothing", "#"])
+def test_the_hint_lists_the_tree_that_was_named(name: str, tree: Vllm, run: Callable[..., Run]) -> None:
+    done = run("cache", "rm", f"vllm:{tree.root}{name}")
+    assert f"graphkiln cache ls --layout vllm:{tree.root} lists " in done.err
+
+
+def test_an_entry_is_removed_by_the_path_of_its_folder(tree: Vllm, run: Callable[..., Run]) -> None:
+    assert run("cache", "rm", "--yes", f"vllm:{tree.pieces}").status == 0
+    assert not tree.model.exists()
 
 
 def test_inductor_and_triton_folders_are_listed_and_checked(tmp_path: Path, run: Callable[..., Run]) -> None:
