@@ -24,6 +24,7 @@ Each keeps its facts as attributes and survives pickling, because errors cross p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from graphkiln.cache.errors import GraphkilnError
@@ -187,3 +188,12 @@ class CheckFailed(CoreError):
             f"check failed at {self.num_tokens} tokens: compiled and eager differ by "
             f"{self.error:.3g}, the tolerance is {self.tolerance:.3g}"
         )
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and what it came from, the errors that torch keeps inside its own included."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)

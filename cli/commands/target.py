@@ -56,6 +56,7 @@ def describe(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write it there instead.", show_default=False),
     ] = None,
+    as_json: Json = False,
 ) -> int:
     """Prints the description of the CUDA device here, to be compiled for where it is not."""
     import json
@@ -63,10 +64,14 @@ def describe(
     from graphkiln.core.target.cuda import describe_live
 
     session: Session = context.obj
-    text = json.dumps(describe_live().as_json(), indent=1)
-    if output is None:
+    found = describe_live()
+    text = json.dumps(found.as_json(), indent=1)
+    if output is not None:
+        output.write_text(text + "\n", encoding="utf-8")
+    if as_json:
+        session.json("target describe", {"name": found.title, "written": output, **found.as_json()})
+    elif output is None:
         session.data([text])
     else:
-        output.write_text(text + "\n", encoding="utf-8")
         session.talk(f"written: {output}; compile for it with --target {output}")
     return YES

@@ -38,10 +38,10 @@ from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.triton_kernels import (
     BuiltTriton,
     recorded_triton,
-    require_tried,
+    require_triton,
     triton_environment,
 )
-from graphkiln.core.errors import Bypass, CompileError, NoCompiler
+from graphkiln.core.errors import Bypass, CompileError, NoCompiler, causes
 from graphkiln.core.passes.manager import PassManager, Watch
 from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.target.cpu import CpuTarget
@@ -138,7 +138,7 @@ def _triton(settings: InductorSettings) -> Iterator[dict[str, BuiltTriton]]:
     if isinstance(settings.target, CpuTarget):
         yield {}
         return
-    require_tried()
+    require_triton()
     with triton_environment(settings.scratch), recorded_triton() as kernels:
         yield kernels
 
@@ -171,7 +171,7 @@ def require_means(target: Target) -> None:
     if target.kind == "cpu":
         compiler_identity()
     else:
-        require_tried()
+        require_triton()
 
 
 def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:
@@ -200,7 +200,7 @@ def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> No
 
 
 def _translated(error: Exception, scratch: Path | None = None) -> Exception:
-    for cause in _causes(error):
+    for cause in causes(error):
         if scratch is not None and _is_full(cause, scratch):
             return DiskFull(scratch)
         name = type(cause).__name__
@@ -221,14 +221,6 @@ def _is_full(error: BaseException, scratch: Path) -> bool:
     if os.strerror(errno.ENOSPC) in str(error):
         return True
     return type(error).__name__ == "CppCompileError" and shutil.disk_usage(scratch).free < _LEAST_FREE_BYTES
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)
 
 
 def _no_compiler() -> NoCompiler:

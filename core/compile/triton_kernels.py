@@ -21,12 +21,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from graphkiln.core.errors import CompileError, NoCompiler
 from graphkiln.core.target.cubin import registers
+from graphkiln.core.target.tried import TRIED, torch_minor
 
-TRIED = ("2.11",)
 _BUILT = "_graphkiln_built"
 # What a source says of the place where it was made, and no code depends on.
 _PLACE = re.compile(r"'backend_hash': '[0-9A-Fa-f]+', ")
@@ -65,14 +63,14 @@ class BuiltTriton:
     variants: tuple[Variant, ...]
 
 
-def require_tried() -> None:
-    """Raises CompileError for a torch whose Triton kernels nobody has sealed yet."""
-    version = ".".join(str(torch.__version__).split(".")[:2])
+def require_triton() -> None:
+    """Raises CompileError for a torch whose Triton kernels nobody has sealed, NoCompiler without Triton."""
+    version = torch_minor()
     if version not in TRIED:
         raise CompileError(
             "target cuda",
             f"kernels for GPUs were sealed with torch {', '.join(TRIED)} only, and this is torch {version}",
-            f"install torch {TRIED[-1]}",
+            f"install torch {[*TRIED][-1]}",
         )
     try:
         importlib.import_module("triton")

@@ -2,7 +2,7 @@
 
 Every private symbol of torch and Triton that this takes is replaced here and nowhere else, for good:
 a process that has become a described device compiles for it and ends. Tried on torch 2.11.0 with
-Triton 3.6.0, on the CUDA build and on the CPU build; another torch minor is refused.
+Triton 3.6.0, on the CUDA build, which needs no GPU; the CPU build and another torch minor are refused.
 
 Nothing can run by mistake: there is no driver, and the memory of a described device holds nothing.
 """
@@ -23,15 +23,14 @@ import torch
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.target.cubin import kernel_name, registers
 from graphkiln.core.target.description import Description
-
-TRIED = {"2.11": "3.6"}
+from graphkiln.core.target.tried import TRIED, torch_minor, torch_version
 
 
 def require_tried(description: Description) -> None:
     """Raises NoDevice for versions that are not the description's, or that nobody has tried."""
     where = f"target {description.title}"
-    here, wanted = _base(str(torch.__version__)), _base(description.versions.torch)
-    minor = ".".join(here.split(".")[:2])
+    here, minor = torch_version(), torch_minor()
+    wanted = description.versions.torch.partition("+")[0]
     if minor not in TRIED:
         raise NoDevice(
             where,
@@ -63,11 +62,6 @@ def require_tried(description: Description) -> None:
         )
 
 
-def _base(version: str) -> str:
-    """Returns a version without its build: `2.11.0` of `2.11.0+cu130`."""
-    return version.partition("+")[0]
-
-
 _become: list[Description] = []
 
 
@@ -96,8 +90,6 @@ def become(description: Description) -> None:
     _replace_triton(description)
     _become.append(description)
     torch._C._StaticCudaLauncher = _Launcher(description)  # type: ignore[assignment,misc]
-    if torch.version.cuda is None:
-        torch.version.cuda = description.versions.cuda
 
 
 class _Properties:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import traceback
@@ -120,11 +121,19 @@ def _serve(theirs: Connection) -> None:
             named["progress"] = _Told(theirs)
         theirs.send(("result", call(*args, **named)))
     except Exception as error:
-        try:
-            theirs.send(("error", error, traceback.format_exc()))
-        except (TypeError, AttributeError, ValueError):
-            told = NoDevice(f"target {target}", f"{type(error).__name__}: {error}", "see -vv")
-            theirs.send(("error", told, traceback.format_exc()))
+        theirs.send(("error", _tellable(error, target), traceback.format_exc()))
+
+
+def _tellable(error: Exception, target: str) -> Exception:
+    """Returns an error that the parent process can read: this one, or a NoDevice that quotes it."""
+    try:
+        again = pickle.loads(pickle.dumps(error))
+    except Exception:
+        # Reading it back runs whatever code the error's class has.
+        again = None
+    if isinstance(again, Exception):
+        return error
+    return NoDevice(f"target {target}", f"{type(error).__name__}: {error}", "see -vv")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from torch._dynamo import exc, guards
 from torch._guards import CompileContext, TracingContext
 from torch.fx.experimental import _config as fx_config
 
-from graphkiln.core.errors import Bypass, CompileError
+from graphkiln.core.errors import Bypass, CompileError, causes
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
 from graphkiln.core.trace.arguments import DynamicDims, IntermediateTensors, by_position_and_name
 from graphkiln.core.trace.effects import refuse_side_effects
@@ -232,7 +232,7 @@ def _output_graph() -> Iterator[list[Any]]:
 
 def _translated(module: torch.nn.Module, error: Exception) -> Exception:
     name = type(module).__qualname__
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, (Bypass, CompileError)):
             return cause
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -259,11 +259,3 @@ def _raised_inside(lines: list[str]) -> str:
             if before in line:
                 return line.rpartition(before)[2]
     return ""
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__ or getattr(error, "inner_exception", None)

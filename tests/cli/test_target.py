@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkiln.core.target.description import built_in
+from graphkiln.core.target.description import built_in, find_description
 from tests.cli.conftest import Run
 
 Snapshot = Callable[[str], None]
@@ -44,6 +44,29 @@ def test_only_a_device_that_is_not_here_is_emulated(run: Callable[..., Run]) -> 
     for more in ([], ["--target", "cpu"]):
         done = run("check", "preset:llama", "--emulate", *more)
         assert (done.status, "name it: --target h200" in done.err) == (2, True)
+
+
+def test_a_histogram_that_nothing_would_weigh_is_refused(run: Callable[..., Run], tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    file.write_text('{"1": 1}')
+    done = run("check", "preset:llama", "--target", "h200", "--emulate", "--traffic", str(file))
+    assert (done.status, "--emulate captures nothing" in done.err) == (2, True)
+
+
+def test_the_description_of_the_device_here_is_printed_as_every_command_prints(
+    run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = find_description("h200")
+    monkeypatch.setattr("graphkiln.core.target.cuda.describe_live", lambda: described)
+    assert json.loads(run("target", "describe").out) == described.as_json()
+    told = json.loads(run("target", "describe", "--json").out)
+    assert (told["command"], told["device"], told["written"]) == (
+        "target describe", described.as_json()["device"], None,
+    )  # fmt: skip
+    file = tmp_path / "mine.json"
+    told = json.loads(run("target", "describe", "--json", "-o", str(file)).out)
+    assert told["written"] == str(file)
+    assert json.loads(file.read_text()) == described.as_json()
 
 
 def test_without_weights_there_is_nothing_to_check(run: Callable[..., Run]) -> None:

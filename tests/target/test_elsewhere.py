@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,16 @@ import torch
 from graphkiln.core import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
+from graphkiln.core.report import Silent
 from graphkiln.core.start import key, load_model, precompile, warm
-from graphkiln.core.target.described import TRIED, require_tried
+from graphkiln.core.target import elsewhere
+from graphkiln.core.target.described import require_tried
 from graphkiln.core.target.description import find_description
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere
+from graphkiln.core.target.tried import TRIED, torch_minor
 
 H200 = find_description("h200")
-MINOR = ".".join(str(torch.__version__).split(".")[:2])
+MINOR = torch_minor()
 can_cross = pytest.mark.skipif(
     MINOR not in TRIED or importlib.util.find_spec("triton") is None or not torch.backends.cuda.is_built(),
     reason="needs the CUDA build of a torch that was tried, and Triton",
@@ -63,6 +68,37 @@ def test_what_a_child_process_raises_is_raised_here_with_its_traceback() -> None
     with pytest.raises(NoDevice, match="was tried with torch") as caught:
         call_there(H200, "key", Deployment("preset:llama", target="h200"), None)
     assert "Traceback" in str(caught.value.__cause__)
+
+
+class TwoFacts(Exception):
+    """Reads back with one fact, and needs two."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TwoFacts("this", "that"), "TwoFacts: this and that"),
+        (type("Gone", (Exception,), {})("no such class"), "Gone: no such class"),
+        (ValueError(lambda: None), "ValueError: <function"),
+    ],
+)
+def test_an_error_that_cannot_be_sent_is_quoted(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(*args: Any, **named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(elsewhere, "become", lambda description: None)
+    monkeypatch.setattr("graphkiln.core.start.key", key)
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        ours.send(("h200", "key", (), {}))
+        elsewhere._serve(theirs)
+        with pytest.raises(NoDevice, match=re.escape(said)):
+            elsewhere._heard(ours, Silent())
 
 
 def test_nothing_is_served_on_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
