@@ -20,6 +20,7 @@ ALL = [
     errors.KeyPrefixCollision("a" * 10, "a" * 64, "a" * 63 + "b"),
     errors.EntryDamaged("a" * 10, "entry.json", "digest", "more"),
     errors.EntryNotFound("ref"),
+    errors.NoIdGiven("vllm:/c#", "graphkiln cache ls --layout vllm:/c"),
     errors.BadFilter("siez>1", "no name 'siez'", ("size",)),
     errors.RestoreRefused("0123456789-20260101T000000Z", "it is still damaged"),
     errors.AmbiguousEntry("a", ("a" * 64, "ab" * 32)),
