@@ -17,6 +17,7 @@ from graphkiln.cli.argv import rewrite
 from graphkiln.cli.commands import cache, check, explain, key, precompile, target, warm
 from graphkiln.cli.errors import INTERRUPTED, Problem, UsageProblem, problem_of
 from graphkiln.cli.session import Session, json_text
+from graphkiln.cli.show.stdout import complete_streams, write_out
 
 # The root of what the parser raises has no name that all versions of typer share.
 PARSER_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -41,12 +42,14 @@ app.add_typer(cache.app, name="cache")
 def main(argv: list[str] | None = None) -> int:
     """Runs one command line and returns its exit status."""
     words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    complete_streams()
     print_anything()
     try:
         with unwound_by_term():
             status = typer.main.get_command(app).main(
                 rewrite(words), prog_name="graphkiln", standalone_mode=False
             )
+        write_out("")  # what --help printed
     except KeyboardInterrupt:
         status = INTERRUPTED
     except Exception as error:
@@ -87,7 +90,7 @@ def print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version  # slower to import than all the rest of this module
 
-        print(f"graphkiln {version('graphkiln')}")
+        write_out(f"graphkiln {version('graphkiln')}\n")
         raise typer.Exit
 
 
@@ -128,7 +131,8 @@ def failed(words: list[str], error: Exception) -> int:
         print(f"hint: {problem.hint}", file=sys.stderr)
     if "--json" in words:
         facts = {"kind": problem.kind, "message": problem.sentence, "hint": problem.hint}
-        print(json_text(command_of(words), {"error": facts, "exit": problem.status}))
+        with contextlib.suppress(OSError):  # the error is told; that stdout takes nothing may be it
+            write_out(json_text(command_of(words), {"error": facts, "exit": problem.status}) + "\n")
     return problem.status
 
 

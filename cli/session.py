@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphkiln.cli.show.stdout import write_out
 from graphkiln.cli.show.terminal import Style, style_of
 
 SCHEMA = 1
@@ -35,8 +36,7 @@ class Session:
 
     def data(self, lines: Iterable[str]) -> None:
         """Writes what was asked for to stdout."""
-        sys.stdout.write("".join(line.rstrip() + "\n" for line in lines))
-        sys.stdout.flush()
+        write_out("".join(line.rstrip() + "\n" for line in lines))
 
     def json(self, command: str, facts: Mapping[str, Any]) -> None:
         """Writes the one object that a --json command prints."""

@@ -1,11 +1,56 @@
-"""Keeping stdout for the data: while a model's code runs, what it prints goes to stderr."""
+"""stdout is for the data: what a model's code prints goes to stderr, and what cannot be written is told."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
+
+
+class ClosedStdout(io.TextIOBase):
+    """Stands for a stdout that the process was started without: it refuses what is written to it."""
+
+    def write(self, text: str) -> int:
+        """Raises OSError, which names stdout, unless there is nothing to write."""
+        if text:
+            raise OSError(errno.EBADF, "it is closed", "stdout")
+        return 0
+
+
+def complete_streams() -> None:
+    """Puts something in the place of each standard stream that the process was started without."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The next file that is opened would get this number, and be written to by what prints.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = ClosedStdout()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+
+
+def write_out(text: str) -> None:
+    """Writes to stdout at once. Raises OSError, which names stdout, where it cannot be written to."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_stdout()
+        raise OSError(error.errno, error.strerror, "stdout") from error
+
+
+def _give_up_stdout() -> None:
+    """Lets go what was not written: the interpreter would try again, and complain, as it ends."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
