@@ -8,10 +8,10 @@ clock readings are never in one.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Literal, get_args
 
 from graphkiln.core.errors import BadTarget
@@ -19,6 +19,10 @@ from graphkiln.core.target.cpu import cpu_target
 
 SCHEMA = 1
 Origin = Literal["captured", "derived"]
+# What a description can need, many times over; a file above it is something else.
+_MOST_BYTES = 1 << 20
+_MOST_COUNT = 2**63 - 1
+_MOST_LETTERS = {"note": 4096, "": 256}
 _REMEDY = "write it anew with `graphkiln target describe` on the device"
 
 
@@ -113,11 +117,17 @@ def read_description(path: Path) -> Description:
     """
     where = f"target {path}" if path.parent != Path(__file__).parent / "devices" else f"target {path.stem}"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise BadTarget(where, f"is larger than {_MOST_BYTES} bytes", _REMEDY)
+        content = json.loads(text.decode("utf-8"))
     except OSError as error:
         raise BadTarget(where, f"cannot be read ({error.strerror})", "give the path of a file") from error
     except ValueError as error:
         raise BadTarget(where, f"is not JSON ({error})", _REMEDY) from error
+    except RecursionError as error:
+        raise BadTarget(where, "is nested too deeply", _REMEDY) from error
     return parse_description(where, path.stem, content)
 
 
@@ -126,11 +136,12 @@ def parse_description(where: str, title: str, content: Any) -> Description:
     names = ("schema", "device", "versions", "origin", "note")
     top = _object(where, "the description", content, names)
     if top["schema"] != SCHEMA:
-        raise BadTarget(where, f"has schema {top['schema']!r}, this version reads {SCHEMA}", _REMEDY)
+        raise BadTarget(where, f"has schema {short(top['schema'])}, this version reads {SCHEMA}", _REMEDY)
     if top["origin"] not in get_args(Origin):
-        raise BadTarget(where, f"origin is {top['origin']!r}, not captured or derived", _REMEDY)
+        raise BadTarget(where, f"origin is {short(top['origin'])}, not captured or derived", _REMEDY)
     if not isinstance(top["note"], str):
         raise BadTarget(where, "note is not a text", _REMEDY)
+    _bounded(where, "note", top["note"])
     return Description(
         title,
         DeviceProperties(**_typed(where, "device", top["device"], DeviceProperties)),
@@ -149,14 +160,25 @@ def _typed(where: str, part: str, content: Any, kind: type) -> dict[str, Any]:
         if not good and not (value is None and wanted.endswith("None")):
             raise BadTarget(
                 where,
-                f"{part}.{name} is {value!r}, not {'a text' if wanted != 'int' else 'a count'}",
+                f"{part}.{name} is {short(value)}, not {'a text' if wanted != 'int' else 'a count'}",
                 _REMEDY,
             )
+        _bounded(where, f"{part}.{name}", value)
     return values
 
 
+def _bounded(where: str, name: str, value: str | int | None) -> None:
+    """Raises BadTarget for a text or a count that no device has."""
+    if isinstance(value, str):
+        most = _MOST_LETTERS.get(name, _MOST_LETTERS[""])
+        if len(value) > most:
+            raise BadTarget(where, f"{name} has {len(value)} letters, at most {most} are read", _REMEDY)
+    elif value is not None and value > _MOST_COUNT:
+        raise BadTarget(where, f"{name} is {short(value)}, at most {_MOST_COUNT} is read", _REMEDY)
+
+
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _object(where: str, part: str, content: Any, names: tuple[str, ...]) -> dict[str, Any]:
@@ -164,7 +186,7 @@ def _object(where: str, part: str, content: Any, names: tuple[str, ...]) -> dict
         raise BadTarget(where, f"{part} is not an object", _REMEDY)
     unknown = sorted(set(content) - set(names))
     if unknown:
-        raise BadTarget(where, f"{part} has an unknown field {unknown[0]!r}", _REMEDY)
+        raise BadTarget(where, f"{part} has an unknown field {short(unknown[0])}", _REMEDY)
     missing = [name for name in names if name not in content]
     if missing:
         raise BadTarget(where, f"{part} has no field {missing[0]!r}", _REMEDY)

@@ -73,6 +73,21 @@ WRONG: dict[str, tuple[Any, str]] = {
         {**H200, "device": {**H200["device"], "warp_size": -1}},
         "device.warp_size is -1, not a count",
     ),
+    "a count that no float can hold": (
+        {**H200, "device": {**H200["device"], "total_memory": 10**400}},
+        "at most 9223372036854775807 is read",
+    ),
+    "a count above 64 bits": (
+        {**H200, "device": {**H200["device"], "warp_size": 2**63}},
+        "device.warp_size is 9223372036854775808, at most 9223372036854775807 is read",
+    ),
+    "a long text": (
+        {**H200, "device": {**H200["device"], "name": "x" * 257}},
+        "device.name has 257 letters, at most 256 are read",
+    ),
+    "a long note": ({**H200, "note": "x" * 4097}, "note has 4097 letters, at most 4096 are read"),
+    "nested deeply": ('{"a":' * 100_000, "is nested too deeply"),
+    "a large file": (json.dumps(H200) + " " * (1 << 20), "is larger than 1048576 bytes"),
     "a number for a text": (
         {**H200, "versions": {**H200["versions"], "torch": 2.11}},
         "versions.torch is 2.11, not a text",
@@ -92,6 +107,7 @@ def test_a_wrong_file_is_one_line_that_names_what_is_wrong(name: str, tmp_path: 
     assert said in str(caught.value)
     assert "gpu.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(file))
 
 
 def test_a_name_that_is_none_lists_the_good_ones() -> None:
