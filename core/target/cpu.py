@@ -79,8 +79,8 @@ def cpu_target(name: str | None = None) -> CpuTarget:
     Raises BadTarget, listing the good names, for another name.
     """
     table = {one.isa: one for one in cpu_targets()}
-    wanted = (name or "cpu").partition(":")[2]
-    if wanted:
+    _, colon, wanted = (name or "cpu").partition(":")
+    if colon:
         if wanted not in table:
             raise BadTarget(
                 f"target {name}",

@@ -273,6 +273,7 @@ def test_defaults_are_those_of_a_deployment(core: Core, run: Callable[..., Run])
         (["--max-num-seqs", "8", "--max-num-batched-tokens", "4"], "4 is below max_num_seqs 8"),
         (["-O7"], "optimization_level: 7 is not one of 0, 1, 2, 3"),
         (["--target", "cpu:avx3"], "target cpu:avx3: unknown instruction set"),
+        (["--target", "cpu:"], "target cpu:: unknown instruction set"),
         (["--max-num-batched-tokens", "1"], "1 leaves no token count that could vary: use at least 2"),
         (["--max-num-seqs", "9999999999"], "max_num_seqs must be at most 2147483647, not 9999999999"),
         (['-cc.custom_ops=["+rms_nrom"]'], "custom_ops has no op 'rms_nrom': did you mean rms_norm?"),
