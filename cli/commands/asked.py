@@ -21,7 +21,7 @@ DEPLOYMENT = "What is served"
 TARGET = "Where it runs"
 COMPILATION = "How it is compiled"
 
-_HINT = "graphkiln key --help lists the options, and the README what -cc takes"
+_HINT = "{command} --help lists the options, and the README what -cc takes"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -139,8 +139,9 @@ def options(
 
 @dataclass(frozen=True)
 class Asked:
-    """What was typed about the deployment and its compilation, not yet looked at."""
+    """What was typed to `command` about the deployment and its compilation, not yet looked at."""
 
+    command: str
     deployment: Mapping[str, Any]
     config: Mapping[str, Any]
 
@@ -167,7 +168,7 @@ class Asked:
             source = identify(deployment)
             settle(deployment, config, source.config, source.dtype)
         except ValueError as error:
-            raise UsageProblem(str(error), _HINT) from error
+            raise UsageProblem(str(error), _HINT.format(command=self.command)) from error
         return deployment, config
 
 
@@ -183,7 +184,8 @@ def with_deployment(command: Callable[..., int], *, model_needed: bool = True) -
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
     def parsed(**values: Any) -> int:
-        session: Session = values.pop("context").obj
+        typed: typer.Context = values.pop("context")
+        session: Session = typed.obj
         given = {name: values.pop(name) for name in shared}
         config = config_of(
             given.pop("compilation_config"),
@@ -191,7 +193,7 @@ def with_deployment(command: Callable[..., int], *, model_needed: bool = True) -
             performance_mode=given.pop("performance_mode"),
             enforce_eager=given.pop("enforce_eager") or None,
         )
-        return command(session, Asked(given, config), **values)
+        return command(session, Asked(typed.command_path, given, config), **values)
 
     parsed.__signature__ = inspect.Signature([context, *shared.values(), *own])  # type: ignore[attr-defined]
     parsed.__doc__, parsed.__name__ = command.__doc__, command.__name__

@@ -97,6 +97,8 @@ def is_description(name: str | None) -> bool:
 def find_description(name: str) -> Description:
     """Returns the description called `name`, or in the file of that path. Raises BadTarget."""
     files = built_in()
+    if not name.strip():
+        raise BadTarget("target", "the name is empty", f"use {', '.join(files)}, or a description's file")
     if name in files:
         return read_description(files[name])
     path = Path(name)

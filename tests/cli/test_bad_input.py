@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Run
 from tests.models.folders import causal_lm
 
 
@@ -148,3 +149,9 @@ def test_a_root_whose_name_the_terminal_has_no_letters_for_is_shown_with_escapes
     )
     assert done.returncode == 0, done.stderr
     assert "Zwischenspeicher-" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "key", "explain", "warm", "precompile"])
+def test_a_hint_names_the_command_that_was_typed(command: str, run: Callable[..., Run]) -> None:
+    done = run(command, "preset:llama", "--max-num-seqs", "0")
+    assert done.err.splitlines()[1].startswith(f"hint: graphkiln {command} --help lists")

@@ -110,6 +110,12 @@ def test_a_wrong_file_is_one_line_that_names_what_is_wrong(name: str, tmp_path: 
     assert len(str(caught.value)) < 300 + len(str(file))
 
 
+def test_an_empty_name_is_called_empty() -> None:
+    for name in ("", " "):
+        with pytest.raises(BadTarget, match="target: the name is empty"):
+            find_target(name)
+
+
 def test_a_name_that_is_none_lists_the_good_ones() -> None:
     with pytest.raises(BadTarget) as caught:
         find_target("h9000")
