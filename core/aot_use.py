@@ -20,6 +20,8 @@ class AotUse:
     force: bool = False
     path: Path | None = None
     contained: bool = False
+    # How the demand that `force` is can be taken back.
+    unforced: str = "leave --force-aot-load out"
 
     def __post_init__(self) -> None:
         asked = "force_aot_load" if self.force else "an AOT file" if self.path or self.contained else None
@@ -35,10 +37,16 @@ class AotUse:
 
 
 def aot_use(*, force: bool = False, path: Path | str | None = None, contained: bool = False) -> AotUse:
-    """Returns what was asked for, the variables of the environment included."""
+    """Returns what was asked for, the variables of the environment included.
+
+    Raises ValueError for a path that is empty, which would be the current folder.
+    """
+    if path == "":
+        raise ValueError("aot must name a file and is empty")
     return AotUse(
         enabled=bool(read("GRAPHKILN_USE_AOT_COMPILE")),
         force=force or bool(read("GRAPHKILN_FORCE_AOT_LOAD")),
         path=None if path is None else Path(path),
         contained=contained,
+        unforced=AotUse.unforced if force else "unset GRAPHKILN_FORCE_AOT_LOAD",
     )

@@ -219,7 +219,7 @@ class Finder:
             raise AotRefused("", "no AOT file is there for this start", "graphkiln precompile writes one")
         reason = self.journal.reasons[0]
         where = str(self.use.path or self._looked_at())
-        raise AotRefused(where, told(reason), reason.remedy or "leave --force-aot-load out")
+        raise AotRefused(where, told(reason), reason.remedy or self.use.unforced)
 
     def _looked_at(self) -> str:
         return ", ".join(candidate.short for candidate in self.candidates.files()) or "of this start"

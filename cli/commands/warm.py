@@ -9,6 +9,7 @@ import typer
 
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.commands.starting import started
+from graphkiln.cli.errors import UsageProblem
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def warm(
         bool, typer.Option("--require-hit", help="Compile nothing; exit 1 where a start would not hit.")
     ] = False,
     aot: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--aot",
             metavar="FILE",
@@ -39,6 +40,8 @@ def warm(
     as_json: Json = False,
 ) -> int:
     """Starts MODEL as a server would, publishing what is missing, without the numeric check."""
+    file = None if aot is None else readable(aot)
+    require_allowed(file, force_aot_load)
     deployment, config = asked.build()
 
     def begin(progress: Progress | None) -> StartReport:
@@ -48,10 +51,35 @@ def warm(
             deployment,
             config,
             require_hit=require_hit,
-            aot=aot,
+            aot=file,
             force_aot_load=force_aot_load,
             cache_root=session.cache_root,
             progress=progress,
         )
 
     return started("warm", session, asked, begin, as_json=as_json)
+
+
+def require_allowed(file: Path | None, force: bool) -> None:
+    """Raises UsageProblem for a demand that the environment forbids."""
+    from graphkiln.core.aot_use import aot_use
+
+    try:
+        aot_use(path=file, force=force)
+    except ValueError as error:
+        raise UsageProblem(str(error)) from error
+
+
+def readable(typed: str) -> Path:
+    """Returns the path of the file that was typed; one that cannot be opened is bad usage."""
+    path, hint = Path(typed), "name an AOT file, or leave --aot out for those of the cache"
+    if not typed:
+        # An empty path would be the current folder; what was meant is likely a variable that is not set.
+        raise UsageProblem("--aot is empty", hint)
+    if path.exists() and not path.is_file():
+        raise UsageProblem(f"--aot: {path} is not a regular file", hint)
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UsageProblem(f"--aot: {path}: {(error.strerror or str(error)).lower()}", hint) from error
+    return path

@@ -155,3 +155,28 @@ def test_a_root_whose_name_the_terminal_has_no_letters_for_is_shown_with_escapes
 def test_a_hint_names_the_command_that_was_typed(command: str, run: Callable[..., Run]) -> None:
     done = run(command, "preset:llama", "--max-num-seqs", "0")
     assert done.err.splitlines()[1].startswith(f"hint: graphkiln {command} --help lists")
+
+
+def test_an_aot_file_that_cannot_be_opened_is_bad_usage_before_anything_is_built(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, sentence in (
+        ("", "--aot is empty"),
+        (f"{tmp_path}/none", f"--aot: {tmp_path}/none: no such file or directory"),
+        (f"{tmp_path}", f"--aot: {tmp_path} is not a regular file"),
+        (f"{tmp_path}/pipe", f"--aot: {tmp_path}/pipe is not a regular file"),
+    ):
+        done = run("warm", "preset:llama", "--aot", name, "--cache-root", f"{tmp_path}/root")
+        assert (done.status, done.err.splitlines()[0]) == (2, f"error: {sentence}")
+    assert not (tmp_path / "root").exists()
+
+
+def test_an_aot_file_that_the_environment_forbids_is_bad_usage(
+    run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHKILN_USE_AOT_COMPILE", "0")
+    for words in (["--force-aot-load"], ["--aot", __file__]):
+        done = run("warm", "preset:llama", *words)
+        assert (done.status, done.out) == (2, "")
+        assert "GRAPHKILN_USE_AOT_COMPILE=0 forbids it: unset it" in done.err

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphkiln.core.aot_use import aot_use
 from graphkiln.core.compile.sealed import load_piece
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
@@ -203,6 +204,14 @@ def test_force_without_a_file_and_without_permission(
         warm(TOY, force_aot_load=True, cache_root=root)
     report = warm(TOY, require_hit=True, cache_root=root)
     assert (report.outcome, report.aot) == ("hit", None)
+
+
+def test_a_demand_is_taken_back_where_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert aot_use(force=True).unforced == "leave --force-aot-load out"
+    monkeypatch.setenv("GRAPHKILN_FORCE_AOT_LOAD", "1")
+    assert aot_use().unforced == "unset GRAPHKILN_FORCE_AOT_LOAD"
+    with pytest.raises(ValueError, match="is empty"):
+        aot_use(path="")
 
 
 @pytest.mark.parametrize("how", ["removed", "empty", "cut", "header", "body"])
