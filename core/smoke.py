@@ -84,6 +84,8 @@ def _call(entry: Entry, prefix: str) -> str:
 
 def _require_machine(target: Mapping[str, Any]) -> None:
     """Raises NeedsModel when an entry is for another machine than this one: that says nothing about it."""
+    if target.get("device") == "cuda":
+        raise NeedsModel("an entry for a GPU is not called without its model")
     here = "aarch64" if platform.machine() in ("aarch64", "arm64") else platform.machine()
     missing = sorted(set(target.get("features") or ()) - cpu_features())
     if target.get("arch") != here or missing:

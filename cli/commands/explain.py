@@ -11,6 +11,7 @@ from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.errors import NO, UNKNOWN, YES, UsageProblem
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.progress import progress_for
+from graphkiln.cli.show.stdout import talk_goes_to_stderr
 
 if TYPE_CHECKING:
     from graphkiln.cache.layouts.environments import Environment
@@ -84,7 +85,7 @@ def explain(
     if not asked.model:
         raise UsageProblem("missing argument 'MODEL'", "graphkiln explain --help says what it takes")
     deployment, config = asked.build()
-    with progress_for(session) as progress:
+    with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("trace" if trace else "plan")
         from graphkiln.cli.show.explain import explain_json, explain_lines

@@ -28,12 +28,14 @@ def make():
 
 
 @pytest.mark.slow
-def test_what_a_factory_prints_goes_to_stderr(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("words", "status"), [("key", 0), ("explain --trace", 1)])
+def test_what_a_factory_prints_goes_to_stderr(words: str, status: int, tmp_path: Path) -> None:
     (tmp_path / "printing_model.py").write_text(MODEL)
-    command = [sys.executable, "-m", "graphkiln.cli", "key", "printing_model:make", "--json"]
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
-    assert json.loads(done.stdout)["command"] == "key"
+    command = [sys.executable, "-m", "graphkiln.cli", *words.split(), "printing_model:make", "--json"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), "GRAPHKILN_CACHE_ROOT": str(tmp_path / "root")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ)
+    assert done.returncode == status
+    assert json.loads(done.stdout)["command"] == words.split()[0]
     assert {"by Python", "by the descriptor", "by a child"} <= set(done.stderr.splitlines())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.manifest import RESERVED
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.store import Store
 from graphkiln.core.smoke import smoke
@@ -79,8 +80,9 @@ def rewritten(entry: Entry, store: Store, change: Callable[[dict[str, bytes]], A
             pieces = [{**piece, "artifact": ids[piece["artifact"]]} for piece in wiring["pieces"]]
             draft.add_part("0_0", prefix, "", {**wiring, "pieces": pieces}, [ids[name] for name in used])
         draft.set_rank("0_0", {}, dict(manifest.build))
-        taken = {"schema", "format", "key", "lookup", "hashes", "created", "factors", "sources"}
-        header: Mapping[str, Any] = {name: value for name, value in entry.header.items() if name not in taken}
+        header: Mapping[str, Any] = {
+            name: value for name, value in entry.header.items() if name not in RESERVED
+        }
         return draft.publish(header, entry.factors())
 
 
@@ -137,3 +139,11 @@ def test_a_damaged_entry_fails_before_anything_in_it_is_run(tmp_path: Path) -> N
     result = smoke(entry.path)
     assert result["ok"] is False
     assert "rank_0_0/backbone/wiring.json: size" in result["detail"]
+
+
+def test_an_entry_for_a_gpu_is_said_to_need_its_model(tmp_path: Path) -> None:
+    target = {"device": "cuda", "name": "cuda", "features": []}
+    wiring = {"door": {"arguments": []}, "inputs": [], "steps": []}
+    entry = make_entry(Store(CacheRoot(tmp_path)), header={"target": target}, wiring=wiring)
+    told = smoke(entry.path)
+    assert told == {"ok": None, "detail": "an entry for a GPU is not called without its model"}
