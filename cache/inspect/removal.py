@@ -23,7 +23,8 @@ from graphkiln.cache.store.trash import discard, discarded, empty_trash
 class Removed:
     """What was done: ids and folders moved away, those that were not and why, what is deleted already.
 
-    `waiting` is the number of things in the trash whose grace period is not over.
+    `waiting` is the number of things in the trash whose grace period is not over; `left` is what was moved
+    away and could not be deleted: id, where it lies, and why.
     """
 
     moved: tuple[str, ...]
@@ -31,6 +32,7 @@ class Removed:
     deleted_size: int
     deleted_files: int
     waiting: int
+    left: tuple[tuple[str, str, str], ...] = ()
 
 
 def leftovers(root: CacheRoot) -> list[Leftover]:

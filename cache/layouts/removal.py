@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def remove_foreign(rows: Iterable[Row]) -> Removed:
     """Remove entries; what cannot be removed is told with the reason, never an error."""
     moved: list[str] = []
     skipped: list[tuple[str, str]] = []
+    left: list[tuple[str, str, str]] = []
     size = files = 0
     for row in rows:
         assert isinstance(row, ForeignRow)
@@ -45,12 +47,12 @@ def remove_foreign(rows: Iterable[Row]) -> Removed:
         except OSError as error:
             skipped.append((row.id, (error.strerror or str(error)).lower()))
             continue
-        moved.append(row.id)
-        for folder in gone:
-            remove_tree(folder)
-        if not any(map(os.path.lexists, gone)):
+        kept = [(row.id, str(folder), why) for folder in gone if (why := _deleted(folder))]
+        left += kept
+        if not kept:
+            moved.append(row.id)
             size, files = size + row.size, files + row.files
-    return Removed(tuple(moved), tuple(skipped), size, files, 0)
+    return Removed(tuple(moved), tuple(skipped), size, files, 0, tuple(left))
 
 
 def places_of(rows: Iterable[Row]) -> tuple[Path, ...]:
@@ -80,9 +82,29 @@ def _in_the_way(row: ForeignRow) -> str:
         then = row.seen.get(folder)
         if then is not None and walk(folder) != then:
             return "it changed since the plan was made"
+        closed = _closed(folder)
+        if closed is not None:
+            return f"{closed} cannot be emptied: this user may not read and write in it"
         held = next(_held_locks(folder), None)
         if held is not None:
             return f"a process holds {held.relative_to(folder)}: something is being compiled"
+    return ""
+
+
+def _closed(folder: Path) -> Path | None:
+    """Return the first folder, `folder` or one below it, in which this user cannot delete anything."""
+    for place, _, _ in os.walk(folder):
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            return Path(place)
+    return None
+
+
+def _deleted(folder: Path) -> str:
+    """Delete a folder and return "", or why something of it is left."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        return (error.strerror or str(error)).lower() if os.path.lexists(folder) else ""
     return ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from graphkiln.cli.commands.opening import agreed
-from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.errors import NO, NOT_HERE, YES
 from graphkiln.cli.session import Session
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def carried_out(
     unknown: Mapping[str, str] | None = None,
     grace_s: float = 0.0,
 ) -> int:
-    """Shows the plan, does it if somebody says yes, and tells what became of it; exits 1 for what was left.
+    """Shows the plan, does it if somebody says yes, and tells what became of it; exits 1 where any stays.
 
     `places` are the folders that things are moved out of: where one cannot be written, `RootUnusable` comes
-    before a word of what would be freed.
+    before a word of what would be freed. Exits 4 where what was moved away cannot be deleted.
     """
     from graphkiln.cli.show.prune import plan_json, plan_lines, plan_text, removed_lines
 
@@ -51,6 +51,8 @@ def carried_out(
     elif done is not None:
         for line in removed_lines(done, grace_s):
             session.talk(line)
+    if done is not None and done.left:
+        return NOT_HERE
     return NO if done is not None and done.skipped else YES
 
 

@@ -60,6 +60,10 @@ def plan_text(plan: Plan) -> str:
 def removed_lines(done: Removed, grace_s: float) -> list[str]:
     """Returns what was done, a line a thing that was not."""
     lines = [printable(f"{name} was not removed: {why}") for name, why in done.skipped]
+    lines += [
+        printable(f"{name} is not freed, what is left of it lies in {where}: {why}")
+        for name, where, why in done.left
+    ]
     text = f"{count_text(len(done.moved), 'thing')} removed"
     if done.waiting:
         minutes = f"{grace_s / 60:g} min" if grace_s >= 60 else f"{grace_s:g} s"

@@ -380,6 +380,49 @@ def test_what_may_not_be_looked_into_is_unknown_and_no_litter(
                 path.chmod(0o755)
 
 
+@pytest.mark.parametrize("mode", [0o000, 0o555])
+def test_an_entry_that_cannot_be_emptied_stays_whole(mode: int, tree: Vllm, tmp_path: Path) -> None:
+    opened_for_another_user(tmp_path)
+    inner = next(path for path in sorted(tree.aot_folder.rglob("inductor_cache")) if path.is_dir())
+    for path in tree.root.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+    inner.chmod(mode)
+    try:
+        for words in (["rm", f"vllm:{tree.root}#{tree.short}"], ["prune", "--layout", f"vllm:{tree.root}",
+                      "--max-size", "0"]):  # fmt: skip
+            done = as_other_user("cache", *words, "--yes")
+            assert (tree.pieces.exists(), tree.model.exists()) == (True, True), done.stderr
+        done = as_other_user("cache", "rm", f"vllm:{tree.root}#{tree.short}", "--yes")
+        assert done.returncode == 1
+        assert f"{tree.short} was not removed: " in done.stderr
+        assert "inductor_cache cannot be " in done.stderr
+        assert "deleted" not in done.stderr
+    finally:
+        inner.chmod(0o755)
+        tmp_path.chmod(0o755)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs files of two users")
+def test_what_was_moved_away_and_cannot_be_deleted_is_named(tree: Vllm, tmp_path: Path) -> None:
+    opened_for_another_user(tmp_path)
+    for path in tree.root.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+    # In a folder with the sticky bit only the owner of a file deletes it, whoever may write there.
+    os.chown(tree.part, 0, 0)
+    os.chown(tree.part / "cache_key_factors.json", 0, 0)
+    tree.part.chmod(0o1777)
+    done = as_other_user("cache", "rm", f"vllm:{tree.root}#{tree.short}", "--yes")
+    assert done.returncode == 4
+    [line] = [line for line in done.stderr.splitlines() if "is not freed" in line]
+    assert line.startswith(
+        f"{tree.short} is not freed, what is left of it lies in {tree.pieces.parent}/.graphkiln"
+    )
+    assert line.endswith(": operation not permitted")
+    assert "0 things removed" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_folder_that_is_no_entry_is_bad_input(command: str, run: Callable[..., Run]) -> None:
     done = run("cache", command, "/etc")
