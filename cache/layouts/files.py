@@ -15,6 +15,7 @@ from graphkiln.cache.store.files import open_inside
 MOST_BYTES = 4 << 30
 # The kind of what is there and cannot be looked into; it is no sign of damage.
 UNREAD = "unread"
+_ALL_READ = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 _MOST_SEEN = 6
 _REASONS = {
     errno.ENOENT: ("missing", ""),
@@ -117,6 +118,9 @@ def _stat_of(path: str) -> Stat | None:
     except OSError:
         return Stat(0, 0.0, UNREAD)
     link, file = stat.S_ISLNK(status.st_mode), stat.S_ISREG(status.st_mode)
+    # What everybody may read needs no second look.
+    if file and status.st_mode & _ALL_READ != _ALL_READ and not os.access(path, os.R_OK, effective_ids=True):
+        return Stat(status.st_size, status.st_mtime, UNREAD)
     return Stat(status.st_size, status.st_mtime, "link" if link else "file" if file else "other")
 
 
