@@ -18,6 +18,7 @@ _SPEC = re.compile(r"^\s*(-\s+)?(apiVersion|kind|spec|containers|env|name):", re
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _MOST_BYTES = 16 << 20
 STDIN = "-"
+_NOTHING = "it sets no variable"
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,10 @@ def of_process(pid: int) -> Environment:
         raise EnvironmentUnreadable(f"process {pid}", "there is no such process") from None
     except OSError as error:
         raise EnvironmentUnreadable(f"process {pid}", (error.strerror or str(error)).lower()) from None
-    return Environment(f"process {pid}", _of_texts(data.decode("utf-8", "replace").split("\0")),
-                       root=f"/proc/{pid}/root")  # fmt: skip
+    values = _of_texts(data.decode("utf-8", "replace").split("\0"))
+    if not values:
+        raise EnvironmentUnreadable(f"process {pid}", _NOTHING)
+    return Environment(f"process {pid}", values, root=f"/proc/{pid}/root")
 
 
 def of_file(path: str, container: str | None = None) -> Environment:
@@ -64,23 +67,38 @@ def of_file(path: str, container: str | None = None) -> Environment:
     `container` chooses one of a pod spec's. `EnvironmentUnreadable` for anything else.
     """
     try:
-        data = sys.stdin.buffer.read(_MOST_BYTES) if path == STDIN else _read(path)
+        # One byte more tells whether that is all of it.
+        data = sys.stdin.buffer.read(_MOST_BYTES + 1) if path == STDIN else _read(path)
     except OSError as error:
         raise EnvironmentUnreadable(path, (error.strerror or str(error)).lower()) from None
     text, what = data.decode("utf-8", "replace"), "stdin" if path == STDIN else path
+    if len(data) > _MOST_BYTES:
+        raise EnvironmentUnreadable(what, f"it is larger than {_MOST_BYTES >> 20} MiB")
     if "\0" in text:
-        return Environment(what, _of_texts(text.split("\0")))
+        return Environment(what, _of_ended(text, what))
     lines = {name: _unquoted(value) for name, value in _of_texts(_joined(text)).items()}
     if text.lstrip()[:1] in ("{", "[") or (not lines and _SPEC.search(text)):
         return _of_documents(what, list(_documents(text, what)), container)
-    if not lines and text.strip():
-        raise EnvironmentUnreadable(what, "it holds neither NAME=VALUE lines nor a pod spec")
+    if not lines:
+        nothing = "it holds neither NAME=VALUE lines nor a pod spec" if text.strip() else _NOTHING
+        raise EnvironmentUnreadable(what, nothing)
     return Environment(what, lines)
 
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as stream:
-        return stream.read(_MOST_BYTES)
+        return stream.read(_MOST_BYTES + 1)
+
+
+def _of_ended(text: str, what: str) -> dict[str, str]:
+    """Return the values of assignments that a NUL ends each; a binary file has NULs too, and other things."""
+    texts = [one for one in text.split("\0") if one.strip()]
+    if not texts:
+        raise EnvironmentUnreadable(what, _NOTHING)
+    # A shell's functions are handed on too, under names that no variable has.
+    if not all(one.partition("=")[1] and one.partition("=")[0].isprintable() for one in texts):
+        raise EnvironmentUnreadable(what, "it holds NULs, and between them what is no NAME=VALUE")
+    return _of_texts(texts)
 
 
 def _joined(text: str) -> Iterator[str]:

@@ -78,12 +78,12 @@ def test_a_container_is_chosen_by_name_where_several_could_be_meant(tmp_path: Pa
         ("# a comment\nexport A='1'\nB=\"2\"\n", {"A": "1", "B": "2"}),
         ("A=first\nsecond line\nB=2\n", {"A": "first\nsecond line", "B": "2"}),
         (b"A=1\0B=x\ny\0", {"A": "1", "B": "x\ny"}),
+        (b"A=1\0BASH_FUNC_f%%=() {  :\n}\0", {"A": "1"}),
         # Quotes that a process was given are part of the value.
         (b"A=\"1\"\0B='x'\0", {"A": '"1"', "B": "'x'"}),
         ('{"A": "1", "B": 2, "C": true}', {"A": "1", "B": "2", "C": "true"}),
         ('[{"name": "A", "value": "1"}]', {"A": "1"}),
         ("- name: A\n  value: '1'\n", {"A": "1"}),
-        ("", {}),
     ],
 )
 def test_other_forms_are_read(text: str | bytes, values: Mapping[str, str], tmp_path: Path) -> None:
@@ -99,11 +99,30 @@ def test_other_forms_are_read(text: str | bytes, values: Mapping[str, str], tmp_
         ('[{"value": "1"}]', "has no name"),
         ("kind: !!python/object/apply:os.getcwd []", "no YAML: could not determine a constructor"),
         ("[" * 100_000, "nested too deeply"),
+        ("", "it sets no variable"),
+        ("\n \n", "it sets no variable"),
+        (b"\0" * 100, "it sets no variable"),
+        (b"\x7fELF\2\0\0A=1\0\xff\xfe\0", "NULs, and between them what is no NAME=VALUE"),
+        (b"A=1\n" + b"#" * (16 << 20), "larger than 16 MiB"),
     ],
 )
-def test_what_is_no_environment_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_what_is_no_environment_is_refused(text: str | bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnreadable, match=reason):
         of_file(written(tmp_path, text))
+
+
+def test_a_device_without_an_end_is_refused() -> None:
+    with pytest.raises(EnvironmentUnreadable, match="larger than 16 MiB"):
+        of_file("/dev/zero")
+
+
+def test_a_process_without_variables_is_refused() -> None:
+    child = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={})
+    try:
+        with pytest.raises(EnvironmentUnreadable, match="it sets no variable"):
+            of_process(child.pid)
+    finally:
+        child.communicate()
 
 
 def test_aliases_that_multiply_are_walked_once(tmp_path: Path) -> None:
