@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from graphkiln.cli.commands.asked import Json
+from graphkiln.cli.commands.foreign import need_own
 from graphkiln.cli.commands.opening import EntryName, open_store
 from graphkiln.cli.errors import NOT_HERE, YES, UsageProblem
 from graphkiln.cli.session import Session
@@ -32,6 +33,7 @@ def label(
     as_json: Json = False,
 ) -> int:
     """Gives an entry a name that works wherever an entry is asked for; prune keeps named entries."""
+    need_own(entry, "cache label")
     if text is not None:
         check_label(context.obj, entry, text)
     says = f"is labelled {text}" if text else "has no label"
@@ -60,6 +62,7 @@ def marked(session: Session, command: str, ref: str, says: str, as_json: bool, *
     from graphkiln.cache.inspect.catalogue import find_row, scan
     from graphkiln.cache.store.state import update_state
 
+    need_own(ref, command)
     store = open_store(session)
     row = find_row(scan(store), ref)
     if row.foreign == (".",):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Json
-from graphkiln.cli.commands.foreign import Layout, is_foreign, verify_foreign
+from graphkiln.cli.commands.foreign import Layout, is_foreign, need_own, verify_foreign
 from graphkiln.cli.commands.opening import Filters, open_store
 from graphkiln.cli.errors import NO, YES, UsageProblem
 from graphkiln.cli.session import Session
@@ -131,6 +131,8 @@ def restore(
     from graphkiln.cli.show.verify import quarantine_json, quarantine_lines
 
     session: Session = context.obj
+    if name is not None:
+        need_own(name, "cache restore")
     store = open_store(session)
     if name is None:
         items = quarantined(store.root)

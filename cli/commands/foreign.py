@@ -37,6 +37,12 @@ def is_foreign(entry: str | None) -> bool:
     return entry is not None and entry.partition(":")[0] in LAYOUTS and ":" in entry
 
 
+def need_own(entry: str, does: str) -> None:
+    """Refuses an ENTRY in the tree of another program for a command that writes a note or moves it back."""
+    if is_foreign(entry):
+        raise UsageProblem(f"{does} is for entries of graphkiln", "other trees are only read")
+
+
 def tree_of(session: Session, layout: str) -> TreeRef:
     """Returns the tree that --layout names; without a DIR --cache-root says where it lies, if it is given."""
     from dataclasses import replace
