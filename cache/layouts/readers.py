@@ -56,7 +56,14 @@ def parse_ref(text: str) -> TreeRef | None:
 
 
 def open_tree(ref: TreeRef, environ: Mapping[str, str] = os.environ) -> Catalogue:
-    """Return the entries of a tree; `UnknownLayout` where nothing of that layout lies."""
+    """Return the entries of a tree; `UnknownLayout` where none lies, `OSError` where it is closed."""
+    found = _opened(ref, environ)
+    # What cannot be listed is not empty: this raises the system's own error.
+    os.listdir(found.root)
+    return found
+
+
+def _opened(ref: TreeRef, environ: Mapping[str, str]) -> Catalogue:
     reader = READERS[ref.layout]
     if ref.path is not None:
         if not ref.path.is_dir():

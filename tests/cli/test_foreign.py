@@ -392,6 +392,17 @@ def test_what_may_not_be_looked_into_is_unknown_and_no_litter(
                 path.chmod(0o755)
 
 
+@pytest.mark.parametrize("command", ["ls", "verify", "prune"])
+def test_a_tree_that_may_not_be_listed_is_no_empty_one(command: str, tree: Vllm, tmp_path: Path) -> None:
+    opened_for_another_user(tmp_path)
+    tree.pieces.parent.chmod(0)
+    more = ["--litter"] if command == "prune" else []
+    done = as_other_user("cache", command, "--layout", f"vllm:{tree.root}", *more)
+    tree.pieces.parent.chmod(0o755)
+    assert (done.returncode, done.stdout) == (4, ""), done.stderr
+    assert done.stderr.startswith(f"error: {tree.pieces.parent}: Permission denied")
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o555])
 def test_an_entry_that_cannot_be_emptied_stays_whole(mode: int, tree: Vllm, tmp_path: Path) -> None:
     opened_for_another_user(tmp_path)
