@@ -133,11 +133,15 @@ def test_aliases_that_multiply_are_walked_once(tmp_path: Path) -> None:
 
 def test_a_running_process_is_read(tmp_path: Path) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-c", "input()"],
+        [sys.executable, "-c", "input('ready')"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, "VLLM_X": "a b", "VLLM_Y": '"c"'},
     )
+    assert child.stdout is not None
     try:
+        # A process that is being started has no variables for a moment.
+        assert child.stdout.read(5) == b"ready"
         found = of_process(child.pid)
         assert (found.values["VLLM_X"], found.complete) == ("a b", True)
         assert found.values["VLLM_Y"] == '"c"'

@@ -176,7 +176,7 @@ def test_what_is_not_built_yet_is_refused_by_name(fields: dict[str, Any]) -> Non
 
 
 def test_an_unknown_preset_is_answered_with_the_list() -> None:
-    names = "llama, qwen3, gemma3, gpt2, mixtral, qwen2_moe, opt, llama-30l"
+    names = "llama, qwen3, gemma3, gpt2, mixtral, qwen2_moe, opt, llama-1b, llama-30l"
     assert names in str(refusal("preset:nope"))
 
 
