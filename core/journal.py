@@ -63,7 +63,7 @@ class Journal:
             entry_bytes=0 if entry is None else entry.total_bytes,
             decisions=tuple(self.decisions),
             effective=self.plan.effective(),
-            reasons=(*self.reasons, *reasons),
+            reasons=_each_once((*self.reasons, *reasons)),
             check=self.check,
             counts={**self._began.since(), **self.counts},
             notes=tuple(self.notes),
@@ -74,6 +74,11 @@ class Journal:
 
     def _compiled_phases(self) -> Sequence[tuple[str, float]]:
         return self.entry.header["phases"] if self.entry is not None else self.compiled_phases
+
+
+def _each_once(reasons: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Returns the reasons in their order; an entry and its AOT file are refused for the same ones."""
+    return tuple(reason for place, reason in enumerate(reasons) if reason not in reasons[:place])
 
 
 def bypass_difference(refusal: Bypass | NotCanonical) -> Difference:
