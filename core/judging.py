@@ -15,6 +15,7 @@ from graphkiln.cache.factors.remedies import with_remedy
 from graphkiln.cache.store.aot_header import AotHeader
 from graphkiln.core.plan import Plan
 from graphkiln.core.target.cpu import cpu_features
+from graphkiln.core.target.named import Target
 
 _AGAIN = "compile again"
 
@@ -26,7 +27,8 @@ def judge(header: AotHeader, plan: Plan) -> list[Difference]:
     stops after the first kind. A source that cannot be found or read is a difference too: whoever cannot
     be verified is not trusted.
     """
-    for found in (_versions(header), _target(header, plan), _asked(header, plan)):
+    target = target_reasons(header.body["target"], plan.target)
+    for found in (_versions(header), target, _asked(header, plan)):
         reasons = list(found)
         if reasons:
             return reasons
@@ -46,18 +48,18 @@ def _versions(header: AotHeader) -> Iterator[Difference]:
         )
 
 
-def _target(header: AotHeader, plan: Plan) -> Iterator[Difference]:
-    target: Mapping[str, Any] = header.body["target"]
-    missing = sorted(set(target["features"]) - cpu_features()) if target["device"] == "cpu" else []
+def target_reasons(stored: Mapping[str, Any], target: Target) -> Iterator[Difference]:
+    """Yields why what was compiled for a `stored` target, as a header tells it, is not for this one."""
+    missing = sorted(set(stored["features"]) - cpu_features()) if stored["device"] == "cpu" else []
     if missing:
-        then, now = ", ".join(sorted(target["features"])), f"without {', '.join(missing)}"
+        then, now = ", ".join(sorted(stored["features"])), f"without {', '.join(missing)}"
         yield Difference("compiler", "CPU features", then, now, remedy="compile for this CPU")
         return
     # By its facts: a device that was described and the same device here have names of their own.
-    facts = {name: value for name, value in target.items() if name not in ("name", "features")}
-    if list(differences("compiler", facts, plan.target.as_factor())):
-        remedy = f"ask for --target {target['name']}"
-        yield Difference("compiler", "target", target["name"], plan.target.name, remedy=remedy)
+    facts = {name: value for name, value in stored.items() if name not in ("name", "features")}
+    if differences("compiler", facts, target.as_factor()):
+        remedy = f"ask for --target {stored['name']}"
+        yield Difference("compiler", "target", stored["name"], target.name, remedy=remedy)
 
 
 def _asked(header: AotHeader, plan: Plan) -> Iterator[Difference]:

@@ -19,6 +19,7 @@ from graphkiln.cache.store.entries import Entry
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import PieceCounts, StartReport
 from graphkiln.core.stored import RANK
+from graphkiln.core.target.named import Target
 
 if TYPE_CHECKING:
     from graphkiln.core.compile.build import BuiltPart
@@ -82,11 +83,10 @@ def _stored_source(draft: Draft, module: str) -> str | None:
 
 def entry_header(plan: Plan, report: StartReport, command: str) -> dict[str, Any]:
     """Returns what `entry.json` says beside the key: what was asked, what it became, how long it took."""
-    target = plan.target
     return {
         "model": plan.label,
         "dtype": plan.dtype,
-        "target": {**target.as_factor(), "name": target.name, "features": list(target.features)},
+        "target": target_header(plan.target),
         "requested": plan.requested(),
         "effective": plan.effective(),
         "decisions": [vars(decision) for decision in report.decisions],
@@ -97,6 +97,11 @@ def entry_header(plan: Plan, report: StartReport, command: str) -> dict[str, Any
         "versions": versions(),
         "command": command,
     }
+
+
+def target_header(target: Target) -> dict[str, Any]:
+    """Returns a target as a header tells it: its facts, how a person asked for it, the CPU's features."""
+    return {**target.as_factor(), "name": target.name, "features": list(target.features)}
 
 
 def versions() -> dict[str, str]:

@@ -52,9 +52,13 @@ class CudaTarget:
         return ()
 
     def as_factor(self) -> dict[str, Any]:
-        """What of it belongs to the compiler factor: the same for a device here and for its description."""
+        """What of it belongs to the compiler factor: the same for a device here and for its description.
+
+        `gpu` is the device's own name; `name` is how a person asked for the target, and no fact of it.
+        """
         values = asdict(self.device)
-        return {"device": "cuda", "toolkit": self.toolkit, **{name: values[name] for name in _IN_KEY}}
+        facts = {"gpu" if name == "name" else name: values[name] for name in _IN_KEY}
+        return {"device": "cuda", "toolkit": self.toolkit, **facts}
 
     def missing_here(self) -> tuple[str, ...]:
         """Returns what code for this target needs and the device here is not, as clauses."""
