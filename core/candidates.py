@@ -22,6 +22,9 @@ from graphkiln.core.judging import judge
 from graphkiln.core.plan import Plan
 from graphkiln.core.stored import RANK, AotStored, EntryStored, Stored
 
+# Of a file for another device, what of it differs; of one for another model, enough.
+_MOST_TOLD = 4
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -101,7 +104,9 @@ class Candidates:
             found = judge(file.header, self.plan)
             if found:
                 self.journal.reasons.extend(found)
-                self.journal.note(f"AOT file of {file.header.short} is not used: {told(found[0])}")
+                self.journal.note(
+                    f"AOT file of {file.header.short} is not used: {'; '.join(map(told, found[:_MOST_TOLD]))}"
+                )
                 file.close()
                 continue
             body = file.header.body

@@ -21,6 +21,7 @@ from graphkiln.core.journal import Journal
 from graphkiln.core.loading import differences, load_stored_part, recorded_code, restored
 from graphkiln.core.mending import Mending, note_refusal
 from graphkiln.core.models.served import ServedModel
+from graphkiln.core.other_targets import other_target
 from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
@@ -152,6 +153,13 @@ class Finder:
             if isinstance(broken, Broken):
                 self.journal.note(f"{broken.error}: it was left out of the search")
 
+    def note_other_target(self) -> None:
+        """Names an entry that would have served this start, had it been compiled for its target."""
+        line, found = ("", ()) if self.store is None else other_target(self.store, self.plan)
+        if line:
+            self.journal.note(line)
+            self.journal.reasons.extend(found)
+
     def _took(self, candidate: Candidate, loaded: list[CompiledPart], codes: list[Code]) -> Found:
         journal, entry = self.journal, candidate.entry
         self.candidates.release(candidate.stored)
@@ -215,6 +223,8 @@ class Finder:
         """Raises AotRefused where an AOT file is demanded, for the first reason that was found."""
         if not self.use.force:
             return
+        if not self.journal.reasons:
+            self.note_other_target()
         if not self.journal.reasons:
             raise AotRefused("", "no AOT file is there for this start", "graphkiln precompile writes one")
         reason = self.journal.reasons[0]

@@ -110,6 +110,8 @@ class Session:
             if found is not None:
                 return found
             self.finder.note_broken()
+            if not self.finder.has_candidate():
+                self.finder.note_other_target()
             if not compiles:
                 return eager
             if self.store is None:

@@ -160,7 +160,8 @@ def test_another_patch_version_of_python_is_no_reason(file: Path, plan: Plan) ->
 def test_another_torch_is_a_miss_by_lookup(root: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "9.9.9")
     report = warm(TOY, require_hit=True, cache_root=root)
-    assert (report.outcome, report.reasons) == ("miss", ())
+    assert (report.outcome, [one.name for one in report.reasons]) == ("miss", ["torch version"])
+    assert any("this start is for" in note and "torch 9.9.9" in note for note in report.notes)
     with pytest.raises(AotRefused, match="torch version"):
         warm(TOY, aot=aot_of(root), force_aot_load=True, cache_root=root)
 
