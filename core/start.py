@@ -16,6 +16,7 @@ from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.report import KeyReport, Progress, StartReport
 from graphkiln.core.runner import Runner
 from graphkiln.core.starting import Start, Weights
+from graphkiln.core.target.cuda import CudaTarget
 from graphkiln.core.target.described import seen_here
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere
 from graphkiln.core.trace.decorator import plain_calls
@@ -103,8 +104,11 @@ def load_model(
     """
     away = described_elsewhere(deployment)
     if away is not None:
+        found = ", ".join(CudaTarget(away.device, away.versions.cuda, away.title).missing_here())
         raise NoDevice(
-            f"target {away.title}", "it is not here, so that nothing can be served on it", "load it there"
+            f"target {away.title}",
+            f"it is not here, so that nothing can be served on it: it needs {found}",
+            "load it there",
         )
     use = aot_use(path=aot, force=force_aot_load)
     start = Start(deployment, config, cache_root, progress, "load_model", must_publish=False, aot=use)

@@ -56,14 +56,21 @@ def only_apart(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Differe
 def sentence(short: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Returns how the entry `short` and a start are apart, by their compiler factors, as one line."""
     found = [one for one in apart(then, now) if one.name != "target"]
-    was = ", ".join(f"{_plain(one.name)} {one.then}" for one in found)
-    here = ", ".join(f"{_plain(one.name)} {one.now}" for one in found)
+    was = ", ".join(clause(one.name, one.then) for one in found)
+    here = ", ".join(clause(one.name, one.now) for one in found)
     if not found:
         return f"entry {short} is for {identity(then['target'])}; this start is for {identity(now['target'])}"
     return (
         f"entry {short} is for {identity(then['target'])} with {was}; "
         f"this start is for {identity(now['target'])} with {here}"
     )
+
+
+def clause(name: str, value: Any) -> str:
+    """Returns one side of a difference as a part of a sentence: a target by itself, a fact by its name."""
+    if name == "target":
+        return str(value)
+    return f"{name.removeprefix('target.').removesuffix(' version').replace('python', 'Python')} {value}"
 
 
 def _devices(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
@@ -100,7 +107,3 @@ def _short(factor: Mapping[str, Any]) -> str:
 
 def _follows(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return identity(then) != identity(now) or name in _NAMED.get(str(then.get("device")), ())
-
-
-def _plain(name: str) -> str:
-    return name.removeprefix("target.").removesuffix(" version").replace("python", "Python")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from graphkiln.core.errors import NoDevice
+from graphkiln.core.target.apart import apart, clause
 from graphkiln.core.target.description import Description, DeviceProperties, Versions
 
 # Of the properties, what Inductor's heuristics and Triton's limits read: it decides code.
@@ -64,16 +65,8 @@ class CudaTarget:
         """Returns what code for this target needs and the device here is not, as clauses."""
         if not torch.cuda.is_available():
             return ("a CUDA device",)
-        return differences(self.as_factor(), live_target().as_factor())
-
-
-def differences(wanted: dict[str, Any], live: dict[str, Any]) -> tuple[str, ...]:
-    """Returns where two target factors differ, as clauses: what is needed, and what is here."""
-    return tuple(
-        f"{name} {wanted.get(name)} (here {live.get(name)})"
-        for name in sorted({*wanted, *live})
-        if wanted.get(name) != live.get(name)
-    )
+        wanted, live = ({"target": one} for one in (self.as_factor(), live_target().as_factor()))
+        return tuple(f"{clause(fact.name, fact.then)} (here {fact.now})" for fact in apart(wanted, live))
 
 
 def live_target(title: str | None = None) -> CudaTarget:

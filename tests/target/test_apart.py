@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import pytest
+import torch
 
+from graphkiln.cache.store.aot_header import AotHeader
+from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.deployment import Deployment
+from graphkiln.core.judging import judge
+from graphkiln.core.plan import make_plan
+from graphkiln.core.publication import target_header
 from graphkiln.core.target.apart import apart, identity, only_apart, sentence
 from graphkiln.core.target.named import find_target
 
@@ -70,3 +78,27 @@ def test_what_a_gpu_has_is_no_fact_between_it_and_a_cpu() -> None:
 def test_a_setting_is_no_matter_of_targets() -> None:
     assert only_apart(factor("h200"), factor("l4", inductor={"changed": {"epilogue_fusion": False}})) == ()
     assert only_apart(factor("h200"), factor("h200")) == ()
+
+
+def judged(written: str, called: str, target: str) -> list[str]:
+    """What the header of a file for `written`, asked for as `called`, has against a start for `target`."""
+    recorded = make_plan(Deployment("preset:llama", target=written), CompilationConfig())
+    assert recorded.factors is not None
+    body = {
+        "target": {**target_header(recorded.target), "name": called},
+        "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
+        "factors": recorded.factors.as_json(),
+        "lookup": recorded.lookup,
+        "code": {},
+    }
+    plan = make_plan(Deployment("preset:llama", target=target), CompilationConfig())
+    found = judge(AotHeader(body, {}, {}, {}, {}), plan)
+    return [f"{one.name}: {one.then} -> {one.now}" for one in found]
+
+
+def test_an_aot_file_is_judged_by_the_device_and_not_by_what_it_was_called() -> None:
+    assert judged("h200", "cuda", "h200") == judged("h200", "h200", "h200") == []
+    assert judged("cpu:scalar", "cpu:scalar", "cpu:scalar") == []
+    assert judged("h200", "h200", "l4") == [
+        "target: NVIDIA H200 (9.0, 132 SMs) -> NVIDIA L4 (8.9, 58 SMs)",
+    ]

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from graphkiln.core.errors import BadTarget
-from graphkiln.core.judging import target_reasons
-from graphkiln.core.publication import target_header
 from graphkiln.core.target.cpu import CpuTarget
-from graphkiln.core.target.cuda import CudaTarget, differences
+from graphkiln.core.target.cuda import CudaTarget
 from graphkiln.core.target.description import built_in, read_description
 from graphkiln.core.target.named import find_target
 
@@ -42,24 +40,6 @@ def test_a_target_is_found_by_title_and_by_file(tmp_path: Path) -> None:
 
 def test_memory_and_caches_are_in_no_key() -> None:
     assert {"total_memory", "L2_cache_size"}.isdisjoint(find_target("h200").as_factor())
-
-
-def test_two_devices_differ_by_name_and_by_what_decides_code() -> None:
-    found = differences(find_target("h200").as_factor(), find_target("l4").as_factor())
-    assert "gpu NVIDIA H200 (here NVIDIA L4)" in found
-    assert "multi_processor_count 132 (here 58)" in found
-    assert not any(line.startswith("warp_size") for line in found)
-
-
-@pytest.mark.parametrize("name", ["h200", "cpu"])
-def test_a_header_says_nothing_against_the_target_that_it_was_written_for(name: str) -> None:
-    target = find_target(name)
-    assert list(target_reasons(target_header(target), target)) == []
-
-
-def test_a_header_names_the_target_that_it_was_written_for() -> None:
-    (reason,) = target_reasons(target_header(find_target("h200")), find_target("l4"))
-    assert (reason.then, reason.now) == ("h200", "l4")
 
 
 WRONG: dict[str, tuple[Any, str]] = {

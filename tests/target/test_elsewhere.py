@@ -21,6 +21,7 @@ from graphkiln.core.target import elsewhere
 from graphkiln.core.target.described import require_tried
 from graphkiln.core.target.description import find_description
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere
+from graphkiln.core.target.named import find_target
 from graphkiln.core.target.tried import TRIED, torch_minor
 
 H200 = find_description("h200")
@@ -103,7 +104,14 @@ def test_an_error_that_cannot_be_sent_is_quoted(
 
 def test_nothing_is_served_on_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphkiln.core.target.elsewhere.require_tried", lambda description: None)
-    with pytest.raises(NoDevice, match="nothing can be served on it"):
+    with pytest.raises(NoDevice, match="nothing can be served on it: it needs a CUDA device"):
+        load_model(Deployment("preset:llama", target="h200"))
+    other = find_target("l4")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("graphkiln.core.target.cuda.live_target", lambda title=None: other)
+    monkeypatch.setattr("graphkiln.core.target.named.live_target", lambda title=None: other)
+    said = r"it needs NVIDIA H200 \(9\.0, 132 SMs\) \(here NVIDIA L4 \(8\.9, 58 SMs\)\)"
+    with pytest.raises(NoDevice, match=said):
         load_model(Deployment("preset:llama", target="h200"))
 
 
