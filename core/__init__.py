@@ -33,4 +33,7 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    from graphkiln.core.collector import collector_paused
+
+    with collector_paused():
+        return getattr(importlib.import_module(_WHERE[name]), name)

@@ -14,6 +14,7 @@ from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
 from graphkiln.core.aot_use import AotUse
+from graphkiln.core.collector import collector_paused
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.models.light import describe
@@ -68,7 +69,7 @@ class Start:
         emulated = seen_here() is not None
         if emulated:
             check, weights, first_call = False, "none", False
-        with self.phases.phase("plan"):
+        with collector_paused(), self.phases.phase("plan"):
             plan = self.plan = make_plan(self.deployment, self.config)
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source,
@@ -86,7 +87,8 @@ class Start:
         restores = weights == "load" and plan.compilation.compiles and not builds
         restores = restores and not (check and session.has_unchecked())
         prover = Prover(plan, session.journal)
-        found = session.reopen(BACKBONE) if restores else None
+        with collector_paused():
+            found = session.reopen(BACKBONE) if restores else None
         served = found[0] if found is not None else self._built(plan, weights)
 
         context = call_context(served, self.deployment)

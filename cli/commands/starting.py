@@ -29,7 +29,10 @@ def started(
     with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("import")
-        importlib.import_module("graphkiln.core.start")
+        from graphkiln.core.collector import collector_paused
+
+        with collector_paused():
+            importlib.import_module("graphkiln.core.start")
         imported = session.seconds()
         report = with_import(begin(progress), imported)
     if as_json:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +30,7 @@ _TRITON_NEUTRAL = frozenset(
         "TRITON_DISABLE_LINE_INFO", "TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH", "TRITON_LIBCUDA_PATH",
     }
 )  # fmt: skip
+_MOST_THREADS = 4
 # Our own sources that decide the same.
 _PIPELINE = ("trace", "compile")
 
@@ -81,12 +84,40 @@ def triton_factor() -> dict[str, Any]:
 
 def torch_sources(root: Path = Path(torch.__file__).parent) -> str:
     """Returns one digest of the parts of torch that make code: their Python text, the commit of the rest."""
+    parts = [f"{part}/" for part in TORCH_PARTS if (root / part).is_dir()]
+    files = [
+        *_sources(str(root), "", below=False),
+        *(file for part in parts for file in _sources(str(root), part)),
+    ]
+    files.sort(key=lambda file: file.split("/"))
+    # Every start reads this thousand of files; reading and digesting let other threads run.
+    threads = min(_MOST_THREADS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, "graphkiln-sources") as pool:
+        shares = [*pool.map(lambda first: _digests(root, files[first::threads]), range(threads))]
     total = hashlib.sha256(str(torch.version.git_version).encode())
-    files = [file for part in TORCH_PARTS for file in (root / part).rglob("*.py")]
-    for file in sorted([*files, *root.glob("*.py")]):
-        total.update(file.relative_to(root).as_posix().encode())
-        total.update(hashlib.sha256(file.read_bytes()).digest())
+    for at, file in enumerate(files):
+        total.update(file.encode())
+        total.update(shares[at % threads][at // threads])
     return total.hexdigest()
+
+
+def _sources(root: str, folder: str, *, below: bool = True) -> Iterator[str]:
+    """Yields the Python files of a folder, `""` or one that ends in a slash, by their names from `root`."""
+    with os.scandir(f"{root}/{folder}") as found:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                if below:
+                    yield from _sources(root, f"{folder}{entry.name}/")
+            elif entry.name.endswith(".py"):
+                yield folder + entry.name
+
+
+def _digests(root: Path, files: list[str]) -> list[bytes]:
+    found = []
+    for file in files:
+        with open(f"{root}/{file}", "rb", buffering=0) as opened:
+            found.append(hashlib.sha256(opened.read()).digest())
+    return found
 
 
 def pipeline_digest() -> dict[str, str]:

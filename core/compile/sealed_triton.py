@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -56,6 +55,9 @@ class SealedTriton:
         return min(tried, key=lambda index: seconds[index])
 
     def _time(self, launch: Launch, args: Sequence[Any], stream: int) -> float:
+        # Here and not above: a start on a CPU does not need it, and it takes decimal and fractions along.
+        from statistics import median
+
         values = [
             _copy(value) if name in self._mutated | self._zeroed else value
             for name, value in zip(self._parameters, args, strict=True)

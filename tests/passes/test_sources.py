@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphkiln.cache.errors import SourceUnreadable
-from graphkiln.core.passes.sources import import_closure, read_module
+from graphkiln.core.passes.sources import import_closure, read_module, syntax_digest
 
 Write = Callable[..., None]
 
@@ -94,6 +94,42 @@ def test_a_comment_is_no_change_and_a_line_is(write: Write, text: str, same: boo
     before = closure("px_text")
     write("px_text", text)
     assert (closure("px_text") == before) is same
+
+
+PAIRS = [
+    ("if a:\n    b\nc\n", "if a:\n    b\n    c\n"),
+    ("if a:\n    b\nelse:\n    c\n", "if a:\n    b\n    c\n"),
+    ("f([a], b)\n", "f([a, b])\n"),
+    ("f(a, *b)\n", "f(*a, b)\n"),
+    ("(a, b)\n", "[a, b]\n"),
+    ("x = 'a'\n", "x = a\n"),
+    ("x = 'None'\n", "x = None\n"),
+    ("x = b'a'\n", "x = 'a'\n"),
+    ("x = 1\n", "x = 1.0\n"),
+    ("x = 'a\\0b'\n", "x = 'a', 'b'\n"),
+    ("a - (b - c)\n", "a - b - c\n"),
+    ("@d\ndef f(): pass\n", "def f(): d\n"),
+    ("def f(a=1): pass\n", "def f(a, b=1): pass\n"),
+    ("def f(a, /): pass\n", "def f(a): pass\n"),
+    ("class A(b): c\n", "class A: b; c\n"),
+    ("x: int = 1\n", "x = 1\n"),
+    ("f'{a!r}'\n", "f'{a}'\n"),
+    ("{**a, b: c}\n", "{a: b, **c}\n"),
+    ("async def f(): pass\n", "def f(): pass\n"),
+    ("x = '\\ud800'\n", "x = '\\ud801'\n"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=[repr(one) for one, _ in PAIRS])
+def test_what_is_written_otherwise_has_another_digest(one: str, other: str) -> None:
+    digests = [syntax_digest(text.encode()) for text in (one, other, f"# said\n\n{one}")]
+    assert digests[0] == digests[2]
+    assert digests[0] != digests[1]
+
+
+def test_a_deep_tree_has_a_digest() -> None:
+    chain = " + ".join(["a"] * 900)
+    assert syntax_digest(f"x = {chain}\n".encode()) != syntax_digest(f"x = {chain} + a\n".encode())
 
 
 def test_a_file_that_does_not_parse_is_named(tmp_path: Path) -> None:

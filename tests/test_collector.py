@@ -1,0 +1,80 @@
+"""The garbage collector stays out of what makes only objects that stay, and is as it was afterwards."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+import graphkiln.core
+from graphkiln.core.collector import collector_paused
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _on() -> Iterator[None]:
+    assert gc.isenabled()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_nothing_is_collected_meanwhile_and_nothing_is_walked_through_right_after() -> None:
+    collections: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collections.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        with collector_paused():
+            kept = [Circle() for _ in range(10_000)]
+        assert collections == []
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    oldest = {id(one) for one in gc.get_objects(generation=2)}
+    assert all(id(one) in oldest for one in kept)
+
+
+def test_it_comes_back_after_an_error_too() -> None:
+    with pytest.raises(ValueError, match="no"), collector_paused():
+        raise ValueError("no")
+    assert gc.isenabled()
+
+
+def test_who_turned_it_off_finds_it_off() -> None:
+    gc.disable()
+    with collector_paused():
+        pass
+    assert not gc.isenabled()
+
+
+def test_what_somebody_froze_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with collector_paused():
+        pass
+    assert gc.get_freeze_count() == frozen > 0
+    assert gc.isenabled()
+
+
+def test_what_the_library_imports_late_is_imported_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[bool] = []
+    real = importlib.import_module
+
+    def noting(name: str) -> ModuleType:
+        states.append(gc.isenabled())
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", noting)
+    assert graphkiln.core.Deployment is not None
+    assert states == [False]
+    assert gc.isenabled()
