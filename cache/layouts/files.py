@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from graphkiln.cache.layouts.spans import OpenFile, Span
 from graphkiln.cache.store.files import open_inside
 
 # A mega AOT model of a large deployment holds every piece of every range; beyond this it is no such file.
@@ -39,13 +41,19 @@ class FileFault(Exception):
 
 def read_file(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
     """Return the bytes of the file `name` below `folder`; `FileFault` for what is no readable file."""
+    with open_file(folder, name, most) as whole:
+        return whole.read()
+
+
+@contextmanager
+def open_file(folder: Path, name: str, most: int = MOST_BYTES) -> Iterator[Span]:
+    """Open the file `name` below `folder`; `FileFault` for what is no readable file, then or while open."""
     try:
         with open_inside(folder, name) as stream:
             size = os.fstat(stream.fileno()).st_size
             if size > most:
                 raise FileFault(name, "size", f"{size} bytes are more than {most}")
-            # As much as there is: a buffer is made for what is asked for.
-            return stream.read(size)
+            yield Span(OpenFile(stream.fileno()), 0, size)
     except OSError as error:
         kind, detail = _REASONS.get(error.errno or 0, ("unreadable", (error.strerror or "").lower()))
         raise FileFault(name, kind, detail) from None

@@ -28,7 +28,7 @@ class Machine:
         self.result: Any = None
         self.at = 0
 
-    def mark(self) -> None:
+    def mark(self, _: Any = None) -> None:
         if len(self.marks) >= self.most_marks:
             raise ValueError("too many marks")
         self.marks.append(len(self.stack))
@@ -46,7 +46,7 @@ class Machine:
             raise ValueError("a mark stands where a value should")
         return value
 
-    def pop_one(self) -> None:
+    def pop_one(self, _: Any = None) -> None:
         if self.stack.pop() is MARK:
             self.marks.pop()
 
@@ -68,10 +68,13 @@ class Machine:
     def made(self, by: Any, args: Any) -> None:
         self.stack.append(Made(by, args))
 
-    def call(self, count: int) -> None:
-        args = [self.pop() for _ in range(count)][::-1]
-        by = self.pop()
-        self.made(by, args[0] if count == 1 else tuple(args))
+    def call(self, _: Any = None) -> None:
+        args = self.pop()
+        self.stack.append(Made(self.pop(), args))
+
+    def call_with_names(self, _: Any = None) -> None:
+        names, args = self.pop(), self.pop()
+        self.stack.append(Made(self.pop(), (args, names)))
 
     def class_above_mark(self, named: Any) -> None:
         found = self.above_mark()
@@ -80,7 +83,7 @@ class Machine:
         else:
             self.made(_global(named), tuple(found))
 
-    def build(self) -> None:
+    def build(self, _: Any = None) -> None:
         state = self.pop()
         target = self.top()
         if isinstance(target, Made):
@@ -99,19 +102,22 @@ class Machine:
         else:
             raise ValueError("items are added to what takes none")
 
+    def set_items_above_mark(self, _: Any = None) -> None:
+        self.set_items(self.above_mark())
+
     def set_items(self, values: list[Any]) -> None:
         if len(values) % 2:
             raise ValueError("a key without a value")
-        pairs = list(zip(values[::2], values[1::2], strict=True))
+        pairs = zip(values[::2], values[1::2], strict=True)
         target = self.top()
         if isinstance(target, dict):
-            target.update((_key(key), value) for key, value in pairs)
+            target.update((key if type(key) is str else _key(key), value) for key, value in pairs)
         elif isinstance(target, Made):
             target.items.extend(pairs)
         else:
             raise ValueError("items are set in what takes none")
 
-    def stop(self) -> None:
+    def stop(self, _: Any = None) -> None:
         self.result = self.pop()
         if self.stack:
             raise ValueError("values are left over at the end")
@@ -137,7 +143,7 @@ def _global(text: str) -> Global:
     return Global(module, name)
 
 
-def _stack_global(machine: Machine) -> None:
+def _stack_global(machine: Machine, _: Any) -> None:
     name, module = machine.pop(), machine.pop()
     if not isinstance(name, str) or not isinstance(module, str):
         raise ValueError("a global whose name is no text")
@@ -161,9 +167,9 @@ STEPS: dict[str, Any] = {
     "FRAME": lambda machine, _: None,
     "READONLY_BUFFER": lambda machine, _: None,
     "NEXT_BUFFER": lambda machine, _: machine.made("buffer from elsewhere", ()),
-    "MARK": lambda machine, _: machine.mark(),
-    "POP": lambda machine, _: machine.pop_one(),
-    "POPMARK": lambda machine, _: machine.above_mark(),
+    "MARK": Machine.mark,
+    "POP": Machine.pop_one,
+    "POP_MARK": lambda machine, _: machine.above_mark(),
     "DUP": lambda machine, _: machine.stack.append(machine.top()),
     "LIST": lambda machine, _: machine.stack.append(machine.above_mark()),
     "TUPLE": lambda machine, _: machine.stack.append(tuple(machine.above_mark())),
@@ -176,25 +182,25 @@ STEPS: dict[str, Any] = {
     "APPENDS": lambda machine, _: machine.extend(machine.above_mark()),
     "ADDITEMS": lambda machine, _: machine.extend(machine.above_mark()),
     "SETITEM": lambda machine, _: _one_pair(machine),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.above_mark()),
-    "GET": lambda machine, place: machine.recall(place),
-    "PUT": lambda machine, place: machine.remember(place),
-    "BINPUT": lambda machine, place: machine.remember(place),
-    "LONG_BINPUT": lambda machine, place: machine.remember(place),
+    "SETITEMS": Machine.set_items_above_mark,
+    "GET": Machine.recall,
+    "PUT": Machine.remember,
+    "BINPUT": Machine.remember,
+    "LONG_BINPUT": Machine.remember,
     "GLOBAL": lambda machine, text: machine.stack.append(_global(text)),
-    "STACK_GLOBAL": lambda machine, _: _stack_global(machine),
+    "STACK_GLOBAL": _stack_global,
     "EXT1": lambda machine, code: machine.made("extension", (code,)),
     "EXT2": lambda machine, code: machine.made("extension", (code,)),
     "EXT4": lambda machine, code: machine.made("extension", (code,)),
     "PERSID": lambda machine, text: machine.made("persistent id", (text,)),
     "BINPERSID": lambda machine, _: machine.made("persistent id", (machine.pop(),)),
-    "REDUCE": lambda machine, _: machine.call(1),
-    "NEWOBJ": lambda machine, _: machine.call(1),
-    "NEWOBJ_EX": lambda machine, _: machine.call(2),
-    "INST": lambda machine, text: machine.class_above_mark(text),
-    "OBJ": lambda machine, _: machine.class_above_mark(None),
-    "BUILD": lambda machine, _: machine.build(),
-    "STOP": lambda machine, _: machine.stop(),
+    "REDUCE": Machine.call,
+    "NEWOBJ": Machine.call,
+    "NEWOBJ_EX": Machine.call_with_names,
+    "INST": Machine.class_above_mark,
+    "OBJ": Machine.class_above_mark,
+    "BUILD": Machine.build,
+    "STOP": Machine.stop,
 }
 
 

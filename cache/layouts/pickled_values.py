@@ -21,7 +21,7 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True)
 class Made:
     """What a pickle wanted to make: by calling `by` with `args`, then `states` and `items` put into it.
 

@@ -7,10 +7,11 @@ hold for every pickle, because whoever can write the file chooses its opcodes.
 
 from __future__ import annotations
 
-import io
+from functools import cache
 from typing import Any
 
 from graphkiln.cache.layouts.pickle_machine import MARK, PLAIN, STEPS, Machine
+from graphkiln.cache.layouts.spans import Span, Window
 
 MAX_BYTES = 4 << 30
 MAX_OPCODES = 5_000_000
@@ -20,12 +21,15 @@ MAX_STACK = 200_000
 MAX_MARKS = 10_000
 # How many opcodes are followed between two looks at the other limits.
 CHECK_EVERY = 256
-# A text or bytes from this size on can be left where they lie.
+# A text or bytes larger than this are left where they lie.
 LARGE = 1024
-# The codes of MEMOIZE, SHORT_BINUNICODE, BINUNICODE, BINBYTES, BINGET and LONG_BINGET.
+# The codes of MEMOIZE, SHORT_BINUNICODE, BINUNICODE, BINBYTES, BINGET, LONG_BINGET, BININT1, BININT2, STOP.
 _MEMOIZE, _SHORT_TEXT, _TEXT, _BYTES, _GET, _LONG_GET = 0x94, 0x8C, 0x58, 0x42, 0x68, 0x6A
+_BYTE, _SHORT, _STOP = 0x4B, 0x4D, 0x2E
 # What pickletools says where the bytes end too early.
 _CUT = ("exhausted", "remain", "not enough data", "no newline")
+# What Python says of a byte beyond the last one; of an empty stack it says another thing.
+_BEYOND = "index out of range"
 
 
 class PickleFault(Exception):
@@ -39,89 +43,108 @@ class PickleFault(Exception):
         return f"{self.reason} at byte {self.at}"
 
 
-def read_pickle(data: bytes, *, views: bool = False) -> Any:
+def read_pickle(source: bytes | Span) -> Any:
     """Return the one value of a pickle; `PickleFault` for anything that is not a whole pickle.
 
-    Lists, dicts and sets are real ones; what cannot be a key of a dict stands in it as a `Made`. With
-    `views` a large text is a view of its UTF-8, and large bytes are a view too, neither copied nor decoded.
+    Lists, dicts and sets are real ones; what cannot be a key of a dict stands in it as a `Made`. Of a
+    `Span` large texts and bytes stay where they are: each is a `Span` of its own, of a text its UTF-8.
     """
-    if len(data) > MAX_BYTES:
-        raise PickleFault(0, f"{len(data)} bytes are more than {MAX_BYTES}")
-    machine = Machine(MAX_MARKS)
+    if len(source) > MAX_BYTES:
+        raise PickleFault(0, f"{len(source)} bytes are more than {MAX_BYTES}")
+    machine, window = Machine(MAX_MARKS), Window(source)
     try:
-        _follow(machine, data, views)
+        _follow(machine, window)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         # IndexError is an empty stack or the end of the bytes, KeyError a memo that was never written.
         text = str(error) or type(error).__name__
-        cut = machine.at >= len(data) or any(words in text for words in _CUT)
+        cut = machine.at >= window.size or text == _BEYOND or any(words in text for words in _CUT)
         raise PickleFault(machine.at, "cut off" if cut else f"no pickle: {text}"[:200]) from None
     return machine.result
 
 
-def _follow(machine: Machine, data: bytes, views: bool) -> None:
+def _follow(machine: Machine, window: Window) -> None:
     """Take the opcodes one by one, each read as pickletools reads it.
 
     The few that most of a pickle consists of are read here: a reader for each takes twice as long.
     """
+    rare, stack, memo = _rare_opcodes(), machine.stack, machine.memo
+    data, base, edge = window.data, window.base, window.edge
+    at = here = code = count = 0
+    try:
+        while code != _STOP:
+            for _ in range(CHECK_EVERY):
+                if at >= edge:
+                    window.move(base + at)
+                    data, base, edge, at = window.data, window.base, window.edge, 0
+                here = at
+                code = data[at]
+                if code == _MEMOIZE:
+                    if (value := stack[-1]) is MARK:
+                        raise ValueError("a mark stands where a value should")
+                    memo[len(memo)] = value
+                    at += 1
+                elif code == _LONG_GET:
+                    stack.append(memo[int.from_bytes(data[at + 1 : at + 5], "little")])
+                    at += 5
+                elif code == _SHORT_TEXT:
+                    size = data[at + 1]
+                    at += 2
+                    if at + size > len(data):
+                        raise ValueError("not enough data")
+                    stack.append(str(data[at : at + size], "utf-8", "surrogatepass"))
+                    at += size
+                elif code == _GET:
+                    stack.append(memo[data[at + 1]])
+                    at += 2
+                elif code == _BYTE:
+                    stack.append(data[at + 1])
+                    at += 2
+                elif code == _SHORT:
+                    stack.append(data[at + 1] | data[at + 2] << 8)
+                    at += 3
+                elif code in (_TEXT, _BYTES):
+                    size = int.from_bytes(data[at + 1 : at + 5], "little")
+                    at += 5
+                    if size > LARGE and window.span:
+                        stack.append(window.later(at, size))
+                    else:
+                        part = window.slice(at, size)
+                        stack.append(str(part, "utf-8", "surrogatepass") if code == _TEXT else part)
+                    at += size
+                else:
+                    read, step = rare[code]
+                    at += 1
+                    argument = None
+                    if read is not None:
+                        window.at = at
+                        argument = read(window)
+                        at = window.at
+                    if step is None:
+                        stack.append(argument)
+                    else:
+                        step(machine, argument)
+                        if code == _STOP:
+                            break
+            count += CHECK_EVERY
+            machine.at = base + here
+            _check(machine, count)
+    finally:
+        machine.at = base + here
+
+
+@cache
+def _rare_opcodes() -> dict[int, tuple[Any, Any]]:
+    """Return by code what reads the argument of an opcode, and its step; None for none of either."""
     import pickletools
 
-    table: dict[str, Any] = vars(pickletools)["code2op"]
-    view = memoryview(data)
-
-    known, stream, stack, memo = table, io.BytesIO(data), machine.stack, machine.memo
-    at = count = 0
-    name = ""
-    while name != "STOP":
-        machine.at = at
-        code = data[at]
-        if code == _MEMOIZE:
-            if (value := stack[-1]) is MARK:
-                raise ValueError("a mark stands where a value should")
-            memo[len(memo)] = value
-            at += 1
-        elif code == _SHORT_TEXT:
-            end = at + 2 + data[at + 1]
-            if end > len(data):
-                raise ValueError("not enough data")
-            stack.append(str(data[at + 2 : end], "utf-8", "surrogatepass"))
-            at = end
-        elif code == _TEXT:
-            end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            if end > len(data):
-                raise ValueError("not enough data")
-            part = view[at + 5 : end]
-            keep = views and len(part) > LARGE
-            stack.append(part if keep else str(part, "utf-8", "surrogatepass"))
-            at = end
-        elif code == _BYTES:
-            end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            if end > len(data):
-                raise ValueError("not enough data")
-            part = view[at + 5 : end]
-            stack.append(part if views and len(part) > LARGE else bytes(part))
-            at = end
-        elif code == _GET:
-            stack.append(memo[data[at + 1]])
-            at += 2
-        elif code == _LONG_GET:
-            stack.append(memo[int.from_bytes(data[at + 1 : at + 5], "little")])
-            at += 5
-        else:
-            opcode, argument = known[chr(code)], None
-            at += 1
-            if opcode.arg is not None:
-                stream.seek(at)
-                argument = opcode.arg.reader(stream)
-                at = stream.tell()
-            name = opcode.name
-            if name in PLAIN:
-                stack.append(argument)
-            else:
-                STEPS[name](machine, argument)
-        count += 1
-        if not count % CHECK_EVERY:
-            _check(machine, count)
-    _check(machine, count)
+    return {
+        ord(opcode.code): (
+            opcode.arg and opcode.arg.reader,
+            None if opcode.name in PLAIN else STEPS[opcode.name],
+        )
+        for opcode in pickletools.opcodes
+        if opcode.name in PLAIN or opcode.name in STEPS
+    }
 
 
 def _check(machine: Machine, count: int) -> None:

@@ -11,13 +11,8 @@ from pathlib import Path
 from graphkiln.cache.errors import AmbiguousEntry, EntryNotFound, NoIdGiven, UnknownLayout
 from graphkiln.cache.inspect.catalogue import Catalogue
 from graphkiln.cache.layouts.found import ForeignRow, Reader
-from graphkiln.cache.layouts.inductor import InductorReader
-from graphkiln.cache.layouts.triton import TritonReader
-from graphkiln.cache.layouts.vllm.reader import VllmReader
 
-READERS: dict[str, Reader] = {
-    reader.name: reader for reader in (VllmReader(), InductorReader(), TritonReader())
-}
+LAYOUTS = ("vllm", "inductor", "triton")
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ def parse_ref(text: str) -> TreeRef | None:
     `NoIdGiven` for a # that nothing follows: the variable that should say which entry was not set.
     """
     layout, colon, rest = text.partition(":")
-    if layout not in READERS or not colon:
+    if layout not in LAYOUTS or not colon:
         return None
     path, mark, name = rest.rpartition("#") if "#" in rest else (rest, "", "")
     ref = TreeRef(layout, Path(os.path.abspath(os.path.expanduser(path))) if path else None, name)
@@ -64,7 +59,7 @@ def open_tree(ref: TreeRef, environ: Mapping[str, str] = os.environ) -> Catalogu
 
 
 def _opened(ref: TreeRef, environ: Mapping[str, str]) -> Catalogue:
-    reader = READERS[ref.layout]
+    reader = _reader(ref.layout)
     if ref.path is not None:
         if not ref.path.is_dir():
             seen = "it is no folder" if ref.path.exists() else "there is nothing"
@@ -75,6 +70,21 @@ def _opened(ref: TreeRef, environ: Mapping[str, str]) -> Catalogue:
         if place.is_dir():
             return reader.scan(Path(os.path.realpath(place)))
     raise UnknownLayout(" and ".join(map(str, places)), ref.layout, "there is nothing")
+
+
+def _reader(layout: str) -> Reader:
+    # Each is imported where it is asked for: a list of entries starts the faster.
+    if layout == "vllm":
+        from graphkiln.cache.layouts.vllm.reader import VllmReader
+
+        return VllmReader()
+    if layout == "inductor":
+        from graphkiln.cache.layouts.inductor import InductorReader
+
+        return InductorReader()
+    from graphkiln.cache.layouts.triton import TritonReader
+
+    return TritonReader()
 
 
 def find_entry(ref: TreeRef, environ: Mapping[str, str] = os.environ) -> ForeignRow:

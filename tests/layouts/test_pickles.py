@@ -9,14 +9,16 @@ import pickle
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
-from graphkiln.cache.layouts import pickles
+from graphkiln.cache.layouts import pickles, spans
 from graphkiln.cache.layouts.pickled_values import Global, Made, nested, plain_text
 from graphkiln.cache.layouts.pickles import PickleFault, read_pickle
+from graphkiln.cache.layouts.spans import OpenFile, Span, joined
 
 PLAIN: list[Any] = [
     None, True, False, 0, -1, 2**70, 1.5, "text", "é", b"bytes", [1, [2]], (1,), (1, 2), (1, 2, 3),
@@ -159,9 +161,73 @@ def test_no_bytes_make_it_raise_anything_else() -> None:
             continue
 
 
-def test_what_is_large_can_be_left_where_it_lies() -> None:
-    long, data = "é" * pickles.LARGE, b"x" * (pickles.LARGE + 1)
-    found = read_pickle(pickle.dumps(["short", long, b"short", data], 4), views=True)
-    assert [type(one) for one in found] == [str, memoryview, bytes, memoryview]
-    assert (str(found[1], "utf-8"), bytes(found[3])) == (long, data)
-    assert read_pickle(pickle.dumps([long, data], 4)) == [long, data]
+class Counted(OpenFile):
+    """Counts the bytes that were read."""
+
+    @property
+    def count(self) -> int:
+        return sum(len(data) for _, data in self.reads)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[bytes], Span]]:
+    """Gives bytes as a file that is open."""
+    streams: list[BinaryIO] = []
+
+    def opened(data: bytes) -> Span:
+        path = tmp_path / str(len(streams))
+        path.write_bytes(data)
+        streams.append(path.open("rb"))
+        return Span(Counted(streams[-1].fileno()), 0, len(data))
+
+    yield opened
+    for stream in streams:
+        stream.close()
+
+
+def test_what_is_large_in_a_file_stays_there_until_it_is_asked_for(opened: Callable[[bytes], Span]) -> None:
+    long, data = "é" * 100_000, b"x" * 1_000_000
+    values = ["short", long, b"short", data, list(range(10_000))]
+    span = opened(pickle.dumps(values, 4))
+    found = read_pickle(span)
+    assert [type(one) for one in found] == [str, Span, bytes, Span, list]
+    assert isinstance(span.file, Counted)
+    assert span.file.count < 50_000
+    assert (str(found[1].read(), "utf-8"), found[3].read(), found[4]) == (long, data, values[4])
+    assert read_pickle(pickle.dumps(values, 4)) == values
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("chunk", [spans.CHUNK, 600])
+def test_a_file_gives_what_its_bytes_give(
+    protocol: int, chunk: int, opened: Callable[[bytes], Span], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "CHUNK", chunk)
+    plain = [one for one in PLAIN if protocol >= 4 or not isinstance(one, (set, frozenset, bytes))]
+    values = [[plain] * 3, ["x" * size for size in range(1000)], 2**9000, list(range(70_000, 80_000)), 0.5]
+    data = pickle.dumps(values, protocol)
+    assert read_pickle(opened(data)) == read_pickle(data) == values
+    for cut in (1, 100, 600, len(data) // 2, len(data) - 1):
+        with pytest.raises(PickleFault, match="cut off"):
+            read_pickle(opened(data[:cut]))
+
+
+def test_a_file_that_becomes_shorter_meanwhile_is_cut_off(opened: Callable[[bytes], Span]) -> None:
+    data = pickle.dumps(["x" * 2000, b"y" * 20_000], 4)
+    span = opened(data[:10_000])
+    with pytest.raises(PickleFault, match="cut off"):
+        read_pickle(Span(span.file, 0, len(data)))
+
+
+def test_a_tuple_that_holds_itself_is_read() -> None:
+    inner: list[Any] = []
+    whole = (1, 2, 3, inner)
+    inner.append(whole)
+    for protocol in range(6):
+        found = read_pickle(pickle.dumps(whole, protocol))
+        assert (found[:3], found[3][0][:3]) == ((1, 2, 3), (1, 2, 3))
+
+
+def test_reads_that_touch_become_one() -> None:
+    reads = [(10, b"klmno"), (0, b"abc"), (2, b"cde"), (12, b"m"), (13, b"nop"), (30, b"z")]
+    assert joined(reads) == [(0, b"abcde"), (10, b"klmnop"), (30, b"z")]

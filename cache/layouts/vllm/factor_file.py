@@ -34,7 +34,7 @@ class FactorFile:
         env = hashlib.sha256(text.encode()).hexdigest()
         return {"env": env, "config": self.config, "code": self.code, "compiler": self.compiler}
 
-    @property
+    @cached_property
     def key(self) -> str:
         """64 hex digits whose first ten name the folder."""
         return _sha256(str(list(self.hashes.values())))

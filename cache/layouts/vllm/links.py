@@ -46,11 +46,11 @@ def linked(tree: VllmTree) -> list[Unit]:
     units = {folder.name: Unit(folder, None) for folder in tree.pieces}
     alone: list[AotFolder] = []
     by_code: list[tuple[AotFolder, list[PieceFolder]]] = []
-    wanted = _by_code_hash(tree.pieces)
+    wanted, tried = _by_code_hash(tree.pieces), dict[str, list[PieceFolder]]()
     for aot in tree.aots:
         if unit := _by_name(aot, tree.pieces):
             units[unit.id] = unit
-        elif candidates := _by_code(aot, wanted):
+        elif candidates := _by_code(aot, wanted, tried):
             by_code.append((aot, candidates))
         else:
             alone.append(aot)
@@ -93,17 +93,24 @@ def _by_code_hash(folders: Sequence[PieceFolder]) -> dict[str, list[PieceFolder]
     return found
 
 
-def _by_code(aot: AotFolder, wanted: Mapping[str, list[PieceFolder]]) -> list[PieceFolder]:
-    """Return the short-hash folders whose code hash the texts in `model` give."""
+def _by_code(
+    aot: AotFolder, wanted: Mapping[str, list[PieceFolder]], tried: dict[str, list[PieceFolder]]
+) -> list[PieceFolder]:
+    """Return the short-hash folders whose code hash the texts in `model` give.
+
+    `tried` are those of the folders before by their likeliest hash: equal ones have all others alike too.
+    """
     model = aot.summary
     if model is None or not wanted:
         return []
     if model.code in wanted:
         return wanted[model.code]
-    # The file is read again for the rarer ways of counting packages.
-    whole = (aot.model(rank) for rank in aot.ranks)
-    hashes = (code for one in whole if isinstance(one, Model) for code in one.code_hashes())
-    return next((wanted[code] for code in hashes if code in wanted), [])
+    if model.code not in tried:
+        # The file is read again for the rarer ways of counting packages.
+        whole = next((one for rank in aot.ranks if isinstance(one := aot.model(rank), Model)), None)
+        hashes = whole.code_hashes() if whole else ()
+        tried[model.code] = next((wanted[code] for code in hashes if code in wanted), [])
+    return tried[model.code]
 
 
 def _by_time(
@@ -120,16 +127,19 @@ def _by_time(
             while waiting and _begun(waiting[-1]) <= _begun(aot):
                 open_starts.append(waiting.pop())
             # A copy may have lost its times; a single candidate is the one all the same.
-            folder = open_starts.pop() if open_starts else waiting.pop() if len(folders) == 1 else None
-            if folder is not None:
-                yield Unit(folder, aot, _how(folder, aot, len(folders)), certain=len(folders) == 1)
+            left = open_starts or (waiting if len(folders) == 1 else [])
+            if left:
+                folder = left.pop()
+                how = _how(folder, aot, len(folders), len(aots))
+                yield Unit(folder, aot, how, certain=len(folders) == len(aots) == 1)
 
 
-def _how(folder: PieceFolder, aot: AotFolder, count: int) -> str:
-    if count == 1:
+def _how(folder: PieceFolder, aot: AotFolder, folders: int, aots: int) -> str:
+    if folders == aots == 1:
         return "the sources in model give its code hash"
+    many = f"{folders} entries have" if folders > 1 else f"{aots} AOT folders have"
     gap = _begun(aot) - _begun(folder)
-    return f"a guess: {count} entries have its code, and this one was begun {gap:.0f} s before model"
+    return f"a guess: {many} its code, and this one was begun {gap:.0f} s before model"
 
 
 def _begun(folder: PieceFolder | AotFolder) -> float:

@@ -12,6 +12,8 @@ from typing import Any
 from graphkiln.cache.layouts.files import FileFault
 from graphkiln.cache.layouts.pickled_values import attributes_of, nested, plain_text
 from graphkiln.cache.layouts.pickles import PickleFault, read_pickle
+from graphkiln.cache.layouts.spans import Span, joined
+from graphkiln.cache.layouts.vllm.code import Code
 
 MODEL_FILE = "model"
 # The opcode that ends every pickle.
@@ -20,10 +22,11 @@ STOP = b"."
 NEEDED = {"original_code", "source_info", "compiled_fn", "system_info", "backend_name"}
 # The stock CPU platform compiles once per start through this backend, whose file vLLM cannot load again.
 NEVER_LOADS = "inductor"
-# The class of what holds the artifacts: it is named in the pickle inside when there are any.
-_ARTIFACTS = b"StandaloneCompiledArtifacts"
-_MOST_AMBIGUOUS = 5
+# Under which name in the pickle inside the artifacts are held, if there are any, and by which class.
+_HOLDER, _ARTIFACTS = "standalone_compile_artifacts", "StandaloneCompiledArtifacts"
 _MOST_RECORDS = 20_000
+# So much of what was read is kept to compare other files with.
+_MOST_KEPT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,12 @@ class Model:
     def sources(self) -> dict[str, str]:
         """The text of every traced file by the name of its module."""
         return {
-            module: text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
+            module: text if isinstance(text, str) else str(text.read(), "utf-8", "surrogatepass")
             for module, text in self._contents.items()
         }
 
     @cached_property
-    def _contents(self) -> dict[str, str | memoryview]:
+    def _contents(self) -> dict[str, str | Span]:
         return {plain_text(one["module"]): one["content"] for one in self._inlined()}
 
     @cached_property
@@ -133,60 +136,28 @@ class Model:
         for record in itertools.islice(records if isinstance(records, (set, list)) else (), _MOST_RECORDS):
             one = attributes_of(record)
             numbers = (one.get("firstlineno"), one.get("lastlineno"))
-            if isinstance(one.get("content"), (str, memoryview)) and all(
+            if isinstance(one.get("content"), (str, Span)) and all(
                 isinstance(number, int) for number in numbers
             ):
                 yield one
 
     def code_hashes(self, known_files: Collection[str] = ()) -> Iterator[str]:
-        """Yield what the code hash can be: a module may be `x.py` or `x/__init__.py`, which is not stored.
-
-        The likely one comes first; `known_files` are paths of which it is known. Files count by their
-        absolute paths, whose prefix the traced function gives.
-        """
-        prefix, modules = self._prefix, sorted(self._contents)
-        if not prefix or not modules:
-            return
-        packages = {
-            module
-            for module in modules
-            if any(name.startswith(f"{module}.") for name in modules)
-            or f"{prefix}/{module.replace('.', '/')}/__init__.py" in known_files
-        }
-        # One whose submodules were not traced looks like a module; it lies near the top.
-        loose = sorted(set(modules) - packages, key=lambda module: (module.count("."), module))
-        for extra in itertools.islice(_subsets(loose[:_MOST_AMBIGUOUS]), 1 << _MOST_AMBIGUOUS):
-            yield self._code_hash(prefix, packages | set(extra))
-
-    @property
-    def _prefix(self) -> str:
-        """The folder of installed packages: where the top package of a traced module lies."""
-        parts = self.file.split("/")
-        tops = {module.partition(".")[0] for module in self._contents}
-        own = next((at for at in range(len(parts) - 1, 0, -1) if parts[at] in tops), 0)
-        return "/".join(parts[:own])
-
-    def _code_hash(self, prefix: str, packages: set[str]) -> str:
-        files = sorted(
-            (f"{prefix}/{module.replace('.', '/')}" + ("/__init__.py" if module in packages else ".py"), text)
-            for module, text in self._contents.items()
-        )
-        digest = hashlib.sha256()
-        for number, (path, text) in enumerate(files):
-            digest.update(f"{chr(10) if number else ''}{path}\n".encode())
-            digest.update(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-        return digest.hexdigest()
+        """Yield what the code hash can be, the likely one first; `known_files` are paths of traced files."""
+        return Code(self.file, self._contents).hashes(known_files)
 
     @cached_property
     def inner(self) -> Mapping[str, Any]:
         """The pickle inside that holds graph and artifacts; empty where there is none that can be read."""
-        compiled = self.outer.get("compiled_fn")
-        data = next((part for part in nested(compiled) if isinstance(part, bytes)), b"")
         try:
-            found = read_pickle(data) if data else {}
+            found = read_pickle(self._inner_bytes)
         except PickleFault:
             return {}
         return found if isinstance(found, dict) else {}
+
+    @property
+    def _inner_bytes(self) -> bytes | Span:
+        parts = nested(self.outer.get("compiled_fn"))
+        return next((part for part in parts if isinstance(part, (bytes, Span))), b"")
 
     @property
     def prefix(self) -> str:
@@ -211,11 +182,11 @@ class Model:
 
     @property
     def mega(self) -> bool:
-        """Whether it holds its artifacts itself, seen without taking the pickle inside apart."""
-        parts = nested(self.outer.get("compiled_fn"))
-        # Behind a view lies the whole file, in which the name stands nowhere else.
-        wholes = (part.obj if isinstance(part, memoryview) else part for part in parts)
-        return any(_ARTIFACTS in whole for whole in wholes if isinstance(whole, bytes))
+        """Whether it holds its artifacts itself; where the pickle inside is damaged, what its bytes name."""
+        if self.inner:
+            return getattr(self.inner.get(_HOLDER), "name", "").endswith(_ARTIFACTS)
+        whole = self._inner_bytes
+        return _ARTIFACTS.encode() in (whole if isinstance(whole, bytes) else whole.read())
 
     def summary(self) -> Summary:
         """Return what a list of entries needs: the rest may be hundreds of megabytes."""
@@ -225,20 +196,20 @@ class Model:
         )  # fmt: skip
 
     def _artifact_state(self, name: str) -> Mapping[str, Any]:
-        found = attributes_of(self.inner.get("standalone_compile_artifacts")).get(name)
+        found = attributes_of(self.inner.get(_HOLDER)).get(name)
         return found if isinstance(found, dict) else {}
 
 
-def read_model(data: bytes, name: str = MODEL_FILE, *, views: bool = False) -> Model:
-    """Return what a `model` file says; with `views` as much as its summary needs.
+def read_model(source: bytes | Span, name: str = MODEL_FILE) -> Model:
+    """Return what a `model` file says; of a `Span` large parts are read when they are asked for.
 
     `FileFault` of kind unreadable for a pickle that is not whole, of kind version for one that holds other
     things.
     """
-    if not data:
+    if not len(source):
         raise FileFault(name, "unreadable", "empty")
     try:
-        outer = read_pickle(data, views=views)
+        outer = read_pickle(source)
     except PickleFault as fault:
         raise FileFault(name, "unreadable", f"pickle {fault}") from None
     if not isinstance(outer, dict) or not set(outer) >= NEEDED:
@@ -247,9 +218,31 @@ def read_model(data: bytes, name: str = MODEL_FILE, *, views: bool = False) -> M
     return Model(outer)
 
 
-def _subsets(names: list[str]) -> Iterator[tuple[str, ...]]:
-    for size in range(len(names) + 1):
-        yield from itertools.combinations(names, size)
+class SeenModels:
+    """What many `model` files say in short, each compared with those that were read before.
+
+    What is read of a file decides what is found in it: of a copy the same places hold the same bytes, and
+    to compare them is faster than to follow them again.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, list[tuple[list[tuple[int, bytes]], Summary]]] = {}
+        self._place = bytearray()
+        self._kept = 0
+
+    def summary(self, whole: Span, name: str = MODEL_FILE) -> Summary:
+        """Return what a list needs of the `model` in an open file; `FileFault` as in `read_model`."""
+        same_size = self._seen.setdefault(len(whole), [])
+        for reads, summary in same_size:
+            if whole.file.holds(reads, self._place):
+                return summary
+        found, reads = read_model(whole, name).summary(), joined(whole.file.reads)
+        sizes = [len(data) for _, data in reads]
+        if self._kept + sum(sizes) <= _MOST_KEPT:
+            self._kept += sum(sizes)
+            self._place.extend(bytes(max(max(sizes) - len(self._place), 0)))
+            same_size.append((reads, found))
+        return found
 
 
 def _sha256(text: str) -> str:

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from graphkiln.cache.inspect.catalogue import Catalogue
 from graphkiln.cache.layouts.found import ForeignAccount, ForeignRow, ForeignVerdict
-from graphkiln.cache.layouts.vllm.account import account_of
 from graphkiln.cache.layouts.vllm.links import linked
 from graphkiln.cache.layouts.vllm.rows import row_of, superseded
 from graphkiln.cache.layouts.vllm.scan import scan_tree
-from graphkiln.cache.layouts.vllm.verify import verdict_of
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,13 @@ class VllmReader:
 
     def account(self, row: ForeignRow) -> ForeignAccount:
         """Return what an entry says about itself."""
+        # Here and below: a list of entries needs neither, and starts the faster.
+        from graphkiln.cache.layouts.vllm.account import account_of
+
         return account_of(row)
 
     def verify(self, row: ForeignRow) -> ForeignVerdict:
         """Return what is wrong with an entry, every byte of it read."""
+        from graphkiln.cache.layouts.vllm.verify import verdict_of
+
         return verdict_of(row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from graphkiln.cache.layouts.files import (
     can_list,
     folders_in,
     last_byte,
+    open_file,
     read_file,
     read_head,
     seen_text,
@@ -27,14 +27,13 @@ from graphkiln.cache.layouts.vllm.artifact import NAME as ARTIFACT
 from graphkiln.cache.layouts.vllm.factor_file import FACTOR_FILE, FactorFile, read_factor_file
 from graphkiln.cache.layouts.vllm.graph import GRAPH_FILE, dtype_of
 from graphkiln.cache.layouts.vllm.index import INDEX_FILE
-from graphkiln.cache.layouts.vllm.model import MODEL_FILE, STOP, Model, Summary, read_model
+from graphkiln.cache.layouts.vllm.model import MODEL_FILE, STOP, Model, SeenModels, Summary, read_model
 
 PIECES, AOT = "torch_compile_cache", "torch_aot_compile"
 SHORT, LONG = re.compile(r"[0-9a-f]{10}"), re.compile(r"[0-9a-f]{64}")
 RANK = re.compile(r"rank_(\d{1,6}_\d{1,6})")
 # What a root holds before anything was compiled in it.
 _ROOT_NAMES = {"modelinfos", "dummy_cache"}
-_MOST_THREADS = 4
 _PART_FILE = re.compile(rf"(rank_\d+_\d+)/([^/]+)/(?:{FACTOR_FILE}|{GRAPH_FILE}|{INDEX_FILE}|artifact_.*)")
 
 
@@ -124,27 +123,30 @@ class PieceFolder(Folder):
 class AotFolder(Folder):
     """An AOT folder."""
 
-    # What the first rank's file that can be read says in short.
+    # What the first rank's file that can be read says in short, or what is wrong with the first.
     summary: Summary | None = None
+    unreadable: FileFault | None = None
 
-    def model(self, rank: str, *, views: bool = False) -> Model | FileFault:
+    @property
+    def models(self) -> list[str]:
+        """The files of all ranks that have one."""
+        names = (f"rank_{rank}/{MODEL_FILE}" for rank in self.ranks)
+        return [name for name in names if name in self.files]
+
+    def model(self, rank: str) -> Model | FileFault:
         """Return what the file of a rank says, or what is wrong with it; it is read each time."""
         name = f"rank_{rank}/{MODEL_FILE}"
         try:
-            return read_model(read_file(self.path, name), name, views=views)
+            return read_model(read_file(self.path, name), name)
         except FileFault as fault:
             return fault
 
     @cached_property
     def fault(self) -> FileFault | None:
         """What is wrong with the first rank's file that is there; of the others only the end is looked at."""
-        for rank in self.ranks:
-            name = f"rank_{rank}/{MODEL_FILE}"
-            if name not in self.files:
-                continue
-            if self.summary is None:
-                found = self.model(rank)
-                return found if isinstance(found, FileFault) else None
+        if self.summary is None:
+            return self.unreadable
+        for name in self.models:
             end = last_byte(self.path, name)
             if end != STOP:
                 return FileFault(name, "unreadable", "pickle cut off" if end else "empty")
@@ -188,19 +190,24 @@ def scan_tree(path: Path) -> VllmTree:
             raise UnknownLayout(str(path), "vllm", f"it holds {seen_text(path)}")
     pieces = tuple(PieceFolder(base / name, walk(base / name)) for name in shorts)
     longs = [name for name in folders_in(base / AOT) if LONG.fullmatch(name)]
-    # Reading and digesting let other threads run.
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-        aots = tuple(pool.map(_looked_into, (base / AOT / name for name in longs)))
+    seen = SeenModels()
+    aots = tuple(_looked_into(base / AOT / name, seen) for name in longs)
     hidden = [f"{AOT}/{one.name[:10]}/{name}" for one in aots if (name := unread_in(one.files))]
     unread = hidden[0] if hidden else "" if can_list(base / AOT) else AOT
     foreign = tuple(_foreign(base, {*shorts, AOT}, set(longs)))
     return VllmTree(base, pieces, aots, foreign, unread=unread)
 
 
-def _looked_into(path: Path) -> AotFolder:
-    folder = AotFolder(path, walk(path))
-    found = (folder.model(rank, views=True) for rank in folder.ranks)
-    return replace(folder, summary=next((one.summary() for one in found if isinstance(one, Model)), None))
+def _looked_into(path: Path, seen: SeenModels) -> AotFolder:
+    """Return an AOT folder with what the first rank's `model` that can be read says in short."""
+    folder, fault = AotFolder(path, walk(path)), None
+    for name in folder.models:
+        try:
+            with open_file(path, name) as whole:
+                return replace(folder, summary=seen.summary(whole, name))
+        except FileFault as found:
+            fault = fault or found
+    return replace(folder, unreadable=fault)
 
 
 def _foreign(base: Path, known: set[str], longs: set[str]) -> Iterator[str]:
