@@ -43,6 +43,12 @@ class LoadedPiece:
         self._lock = threading.Lock()
         self._piece = None if lazy else load()
 
+    @property
+    def partitions(self) -> list[RunnablePiece]:
+        """The list that the piece takes its partitions from, [] of one that Inductor did not partition."""
+        found: list[RunnablePiece] = getattr(self.ready(), "partitions", [])
+        return found
+
     def ready(self) -> RunnablePiece:
         """Returns the piece itself. Raises LoadRefused where it cannot be loaded."""
         if self._piece is None:
@@ -126,9 +132,12 @@ class CompiledPart:
         """Puts what `wrap` makes of each use of a piece, of its name and its arguments' names, in its place.
 
         What is kept for one use must not serve another: its inputs lie elsewhere. Of a piece that Inductor
-        partitioned, which is used once, its partitions: what lies between them cannot be captured.
+        partitioned, which is used once, its partitions: what lies between them cannot be captured. Pieces
+        for exact sizes are loaded for it.
         """
         named = piece_arguments(self._wiring)
+        for start, _ in tuple(self._pieces):
+            self._ready(start)
         for (start, end), pieces in self._pieces.items():
             for use, piece in enumerate(pieces):
                 name = f"piece {self._uses[use]} at cut {use} for ({start}, {end})"
@@ -141,7 +150,7 @@ class CompiledPart:
     def _first(self, registers: list[Any], tokens: int) -> None:
         """Runs the steps of the first call with a token count, every piece held to what it takes."""
         pieces = [
-            HeldPiece(piece, number, piece.inputs, tokens) if isinstance(piece, LoadedPiece) else piece
+            _held(piece, number, tokens)
             for number, piece in zip(self._uses, self._ready(tokens), strict=True)
         ]
         for number, step in enumerate(self._steps):
@@ -227,6 +236,12 @@ def _argument_names(value: Sequence[Any], names: Mapping[int, str]) -> list[str]
     if kind == "l":
         return [name for item in content for name in _argument_names(item, names)]
     return [names.get(int(content), f"register {content}") if kind == "r" else "a constant"]
+
+
+def _held(piece: RunnablePiece, number: int, tokens: int) -> RunnablePiece:
+    """A piece that says what it takes, itself or through the wrapper around it, held to that."""
+    inputs = getattr(piece, "inputs", None)
+    return piece if inputs is None else HeldPiece(piece, number, inputs, tokens)
 
 
 def _fetch(value: Sequence[Any]) -> _Fetch:

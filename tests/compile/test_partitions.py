@@ -6,18 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 
-from graphkiln.core.compile.execute import CompiledPart
+from graphkiln.core.compile.execute import CompiledPart, LoadedPiece
 from graphkiln.core.compile.inductor_environment import inductor_environment
 from graphkiln.core.compile.sealed import FORMAT, SealedPiece, load_piece
 from graphkiln.core.compile.settings import InductorSettings
+from graphkiln.core.errors import StepFailed
+from graphkiln.core.graphs.graph_set import GraphSet
+from graphkiln.core.graphs.wrapper import CUDAGraphWrapper
 from graphkiln.core.loading import FreshArtifact
 from graphkiln.core.passes.manager import PassManager
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.target.cpu import cpu_target
+from tests.graphs.recording import FakeRecorder
 
 # As Inductor writes it of a graph that is cut at one op.
 WRAPPER = """
@@ -61,6 +66,9 @@ WIRING = {
 }
 
 
+INPUTS = [{"dtype": "torch.float32", "device": "cpu", "shape": ["T"]}]
+
+
 class Module(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -92,9 +100,10 @@ def test_the_partitions_of_a_loaded_piece_are_those_that_it_calls() -> None:
     assert torch.equal(piece([x])[0], torch.tensor([-20.0, -30.0]))
 
 
-def test_of_a_partitioned_piece_its_partitions_are_wrapped_and_it_is_not() -> None:
-    piece, names = loaded(), []
-    part = CompiledPart(WIRING, [piece], Module(), lambda path: None)
+@pytest.mark.parametrize("lazy", [False, True])
+def test_of_a_partitioned_piece_its_partitions_are_wrapped_and_it_is_not(lazy: bool) -> None:
+    names: list[str] = []
+    part = CompiledPart(WIRING, [LoadedPiece(loaded, INPUTS, lazy=lazy)], Module(), lambda path: None)
 
     def wrap(inner: Any, name: str, arguments: list[str]) -> Any:
         names.append(name)
@@ -104,3 +113,14 @@ def test_of_a_partitioned_piece_its_partitions_are_wrapped_and_it_is_not() -> No
     assert names == [f"partition {index} of piece 0 at cut 0 for (1, 8)" for index in (0, 1)]
     with torch.no_grad():
         assert torch.equal(part(torch.tensor([1.0])), torch.tensor([-2.0 * 102 + 100]))
+
+
+def test_a_piece_that_was_wrapped_is_held_to_what_it_takes() -> None:
+    """The wrapper of a graph checks where inputs lie, and only what comes a second time."""
+    inputs = [{**INPUTS[0], "shape": [7]}]
+    part = CompiledPart(WIRING, [LoadedPiece(loaded, inputs, lazy=False)], Module(), lambda path: None)
+    graphs = GraphSet(FakeRecorder())
+    piece = part._pieces[1, 8][0]
+    part._pieces[1, 8][0] = CUDAGraphWrapper(piece, graphs, name="the piece", mode=None)
+    with torch.no_grad(), pytest.raises(StepFailed, match=r"piece 0, input 0"):
+        part(torch.tensor([1.0]))
