@@ -29,7 +29,7 @@ def compare(
         rows: list[CheckRow] = []
         for part, least, compiled in zip(parts, smallest, serve, strict=True):
             counts = check_counts(journal.plan.ranges(least, part.encoder))
-            rows += check_part(compiled, part.module.forward, part.arguments, context, counts).rows
+            rows += check_part(compiled, part.module, part.arguments, context, counts).rows
         journal.check = CheckReport(tuple(rows))
     for row in rows:
         if not row.ok:

@@ -14,7 +14,7 @@ _NUMBER = (int, float)
 _NUMBERS = {str: _NUMBER}
 _ROW = {
     "num_tokens": int, "ms": _NUMBERS, "launches": _NUMBERS, "bytes": _NUMBERS, "error": _NUMBERS,
-    "allowed": (*_NUMBER, type(None)), "unequal": [str],
+    "allowed": _NUMBERS, "unequal": [str],
 }  # fmt: skip
 _FORM: dict[Any, Any] = {
     "at": str, "device": str, "mode": str, "sizes": [int], "ok": bool, "graphs": {str: int},

@@ -69,12 +69,17 @@ def row_lines(rows: Sequence[Mapping[str, Any]], style: Style) -> list[str]:
             str(row["num_tokens"]),
             *(f"{row['ms'][way]:.3f}" if way in row["ms"] else "" for way in ways),
             f"{sum(row['bytes'].values()) / (1 << 20):.1f}" if row["bytes"] else "",
-            f"{max(row['error'].values()):.2e}" if row["error"] else "",
-            "" if row["allowed"] is None else f"{row['allowed']:.2e}",
+            *_worst(row["error"], row["allowed"]),
         )
         for row in rows
     ]
     return table(titles, cells, style) if cells else []
+
+
+def _worst(errors: Mapping[str, float], allowed: Mapping[str, float]) -> tuple[str, str]:
+    """The error that comes closest to what is allowed of it, and that limit."""
+    mode = max(errors, key=lambda mode: errors[mode] / (allowed.get(mode) or 1.0), default=None)
+    return ("", "") if mode is None else (f"{errors[mode]:.2e}", f"{allowed.get(mode, 0.0):.2e}")
 
 
 def padding_lines(losses: Sequence[Mapping[str, Any]], style: Style) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from graphkiln.core.graphs.capturer import StepTime
+from graphkiln.core.graphs.capturer import Replayed, StepTime
 from graphkiln.core.graphs.examine import Examination
 from graphkiln.core.graphs.plan import GraphPlan
 from graphkiln.core.graphs.table import DispatchRow
@@ -86,19 +86,19 @@ def _row(found: Examination, count: int) -> dict[str, Any]:
     for one in captured:
         mode = one.descriptor.mode.name
         bytes_by_mode[mode] = bytes_by_mode.get(mode, 0) + one.bytes
-    errors: dict[str, float] = {}
-    for replay in replayed:
-        mode = replay.descriptor.mode.name
-        # JSON has no NaN: what is not a number stands in `unequal` alone.
+    # The replay of each mode that came closest to its limit. JSON has no NaN: what is not a number
+    # stands in `unequal` alone.
+    worst: dict[str, Replayed] = {}
+    for replay in sorted(replayed, key=lambda one: one.max_abs_error / (one.tolerance or 1.0)):
         if math.isfinite(replay.max_abs_error):
-            errors[mode] = max(errors.get(mode, 0.0), replay.max_abs_error)
+            worst[replay.descriptor.mode.name] = replay
     return {
         "num_tokens": count,
         "ms": {one.way.value: round(one.ms, 4) for one in times},
         "launches": {one.way.value: one.launches for one in times if one.launches is not None},
         "bytes": bytes_by_mode,
-        "error": errors,
-        "allowed": min((replay.tolerance for replay in replayed), default=None),
+        "error": {mode: replay.max_abs_error for mode, replay in worst.items()},
+        "allowed": {mode: replay.tolerance for mode, replay in worst.items()},
         "unequal": sorted({replay.descriptor.mode.name for replay in replayed if not replay.ok}),
     }
 
