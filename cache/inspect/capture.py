@@ -18,7 +18,7 @@ _ROW = {
 }  # fmt: skip
 _FORM: dict[Any, Any] = {
     "at": str, "device": str, "mode": str, "sizes": [int], "ok": bool, "graphs": {str: int},
-    "seconds": _NUMBER, "bytes": int, "free": int, "leaked": int, "rows": [_ROW],
+    "seconds": _NUMBER, "bytes": int, "free": int, "leaked": int, "kept": int, "rows": [_ROW],
     "estimates": [{"mode": str, "graphs": int, "first": int, "each": int, "bytes": int}],
     "fitting": [int],
     "padding": [

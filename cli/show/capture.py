@@ -42,8 +42,15 @@ def summary_pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("equal", "" if lack else equal),
         ("launches", ", ".join(f"{way} {launches[way]:.0f}" for way in WAYS if way in launches)),
-        ("memory", f"{bytes_text(found['leaked'])} did not come back" if found["leaked"] else ""),
+        ("memory", memory_text(found)),
     ]
+
+
+def memory_text(found: Mapping[str, Any]) -> str:
+    """Returns what of the memory is not back, and who has it; "" when all is."""
+    leaked = f"{bytes_text(found['leaked'])} did not come back" if found["leaked"] else ""
+    kept = f"the driver keeps {bytes_text(found['kept'])} for the next graphs" if found["kept"] else ""
+    return ", ".join(filter(None, (leaked, kept)))
 
 
 def estimate_text(found: Mapping[str, Any]) -> str:

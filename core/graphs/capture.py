@@ -72,7 +72,8 @@ class CudaCapturer:
         torch.cuda.synchronize(self._device)
         gc.collect()
         torch.cuda.empty_cache()
-        return DeviceMemory(*torch.cuda.mem_get_info(self._device))
+        held = torch.cuda.memory_reserved(self._device)
+        return DeviceMemory(*torch.cuda.mem_get_info(self._device), held)
 
     def capture(self, descriptor: BatchDescriptor) -> Captured:
         """Warms up and captures one descriptor. Raises OutOfGraphMemory, and keeps nothing of it then."""

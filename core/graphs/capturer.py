@@ -23,10 +23,11 @@ class Way(enum.Enum):
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the device: `free` right now, of `total`."""
+    """Bytes of the device: `free` right now, of `total`; `held` by this process's allocator."""
 
     free: int
     total: int
+    held: int = 0
 
 
 @dataclass(frozen=True)

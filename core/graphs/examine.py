@@ -30,8 +30,10 @@ class CaptureSet:
 class Examination:
     """What a capture check found.
 
-    `fitting` are the sizes that the estimate gives room to before anything was captured. `leaked` is what
-    the device has less of afterwards, in bytes. `seconds` of capture are those of the whole set.
+    `fitting` are the sizes that the estimate gives room to before anything was captured. `leaked` are the
+    bytes that this process holds more of afterwards, `kept` those that the driver does: room for as many
+    graphs, which it makes the next ones in, and code that was loaded. `seconds` of capture are those of
+    the whole set.
     """
 
     before: DeviceMemory
@@ -43,6 +45,7 @@ class Examination:
     verdicts: Verdicts = NO_VERDICTS
     shortage: Shortage | None = None
     leaked: int = 0
+    kept: int = 0
 
     @property
     def seconds(self) -> float:
@@ -86,7 +89,9 @@ def examine(
     found = Examination(before=capturer.memory())
     with _given_back(capturer):
         found = _examined(capturer, plan, found, compiled, phases, traffic, seed)
-    return replace(found, leaked=max(0, found.before.free - capturer.memory().free))
+    after = capturer.memory()
+    leaked = max(0, after.held - found.before.held)
+    return replace(found, leaked=leaked, kept=max(0, found.before.free - after.free - leaked))
 
 
 def _examined(

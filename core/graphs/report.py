@@ -65,6 +65,7 @@ def capture_document(found: Examination, plan: GraphPlan, *, at: str, device: st
         "bytes": sum(one.bytes for one in found.captured),
         "free": found.before.free,
         "leaked": found.leaked,
+        "kept": found.kept,
         "rows": [_row(found, count) for count in sorted(counts)],
         "estimates": [
             {**asdict(estimate), "mode": estimate.mode.name, "bytes": estimate.bytes}

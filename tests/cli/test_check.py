@@ -99,7 +99,7 @@ def test_traffic_is_told_against_the_plan(run: Callable[..., Run], tmp_path: Pat
     [
         (MadeCapturer(), None),
         (MadeCapturer(ms=slow_pieces), {1: 500.0, 12: 40.0, 64: 5.0}),
-        (MadeCapturer(wrong=PLAN.descriptors[1], leaks=8 * MIB), None),
+        (MadeCapturer(wrong=PLAN.descriptors[1], leaks=8 * MIB, keeps=48 * MIB), None),
         (MadeCapturer(free=130 * MIB), None),
         (MadeCapturer(free=90 * MIB), None),
     ],

@@ -125,19 +125,23 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def load(folders: Path, cache_root: Path, stock: Stock) -> Load:
-    """What loads a model of a shape, compiled or `eager` over the same weights, without graphs of its own."""
-    held: dict[tuple[str, bool], Runner] = {}
+    """What loads a model of a shape, compiled or `eager` over the same weights, without graphs of its own.
 
-    def loaded(shape: str, *, eager: bool = False) -> Runner:
+    With `partition` it is compiled whole, and Inductor partitions it.
+    """
+    held: dict[tuple[str, bool, bool], Runner] = {}
+
+    def loaded(shape: str, *, eager: bool = False, partition: bool = False) -> Runner:
         from graphkiln.core.start import load_built
 
-        if (shape, False) not in held:
+        if (shape, False, partition) not in held:
             asked = deployment(folder_of(shape, folders))
-            held[shape, False], _ = load_built(asked, CompilationConfig(), cache_root=cache_root)
-            served = held[shape, False].served
-            held[shape, True] = Runner(served, served.backbone.forward, None, asked)
+            config = CompilationConfig(use_inductor_graph_partition=partition or None)
+            held[shape, False, partition], _ = load_built(asked, config, cache_root=cache_root)
+            served = held[shape, False, partition].served
+            held[shape, True, partition] = Runner(served, served.backbone.forward, None, asked)
             stock.wait()
-        return held[shape, eager]
+        return held[shape, eager, partition]
 
     return loaded
 

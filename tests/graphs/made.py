@@ -32,6 +32,9 @@ class MadeCapturer:
     error: Mapping[int, float] = field(default_factory=dict)
     wrong: BatchDescriptor | None = None
     leaks: int = 0
+    keeps: int = 0
+    lost: int = 0
+    kept: int = 0
     order: list[BatchDescriptor] = field(default_factory=list)
     replayed: list[BatchDescriptor] = field(default_factory=list)
     held: dict[BatchDescriptor, int] = field(default_factory=dict)
@@ -41,7 +44,7 @@ class MadeCapturer:
         return sum(self.held.values())
 
     def memory(self) -> DeviceMemory:
-        return DeviceMemory(self.free - self.taken, 1 << 41)
+        return DeviceMemory(self.free - self.taken - self.kept, 1 << 41, self.lost)
 
     def capture(self, descriptor: BatchDescriptor) -> Captured:
         pool = max((one.num_tokens for one in self.held), default=0)
@@ -66,4 +69,6 @@ class MadeCapturer:
     def release(self) -> None:
         if self.held:
             self.free -= self.leaks
+            self.lost += self.leaks
+            self.kept = self.keeps
         self.held.clear()

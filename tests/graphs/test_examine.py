@@ -88,7 +88,13 @@ def test_a_first_graph_that_does_not_fit_tells_half_of_its_size() -> None:
 
 def test_memory_that_does_not_come_back_is_told() -> None:
     # Once after the probes, once after the check.
-    assert _examined(MadeCapturer(leaks=5 * MIB)).leaked == 10 * MIB
+    found = _examined(MadeCapturer(leaks=5 * MIB))
+    assert (found.leaked, found.kept) == (10 * MIB, 0)
+
+
+def test_what_the_driver_keeps_is_told_apart_from_what_was_lost() -> None:
+    found = _examined(MadeCapturer(leaks=1 * MIB, keeps=40 * MIB))
+    assert (found.leaked, found.kept) == (2 * MIB, 40 * MIB)
 
 
 def test_graphs_are_given_back_when_a_replay_raises() -> None:
