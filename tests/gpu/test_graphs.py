@@ -52,8 +52,10 @@ def captured(capturer: CudaCapturer, plan: GraphPlan) -> tuple[Captured, ...]:
     return found.captured
 
 
-@pytest.mark.parametrize("way", MODES)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "way"),
+    [(shape, way) for shape in SHAPES for way in MODES if way != "partition" or shape != "llama-1b"],
+)
 def test_every_size_equals_eager_in_shuffled_order(
     load: Load, shape: str, way: str, figures: dict[str, Any]
 ) -> None:
