@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from graphkiln.core.attending import Attending, BuiltAttention
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.finding import Code
 from graphkiln.core.journal import Journal
@@ -35,6 +36,7 @@ class Built:
     files: list[CompiledFiles]
     codes: list[Code]
     smallest: list[int]
+    attention: BuiltAttention | None = None
 
 
 class Builder:
@@ -66,10 +68,12 @@ class Builder:
         traced: Sequence[TracedPart],
         scratch: Path,
         mending: Mending | None = None,
+        attending: Attending | None = None,
     ) -> Built:
         """Returns traced parts compiled; compilers write into `scratch`, which must outlive the calls.
 
-        What `mending` holds of them is taken from there.
+        What `mending` holds of them is taken from there. With `attending` the kernels that run between
+        them are compiled too.
         """
         compiled: list[CompiledFiles] = []
         known: dict[tuple[str, tuple[int, int]], SealedArtifact] = {}
@@ -89,6 +93,13 @@ class Builder:
                 )  # fmt: skip
                 compiled.append(CompiledFiles(part.prefix, one, built))
                 self.journal.passes += built.passes
+            attention = None
+            if attending is not None:
+                graphs = [one.capture.graph for one in traced]
+                whole = None if mending is None else mending.attention(parts[0].prefix)
+                attention = attending.build(graphs, scratch, whole)
+                if attention is not None and whole is None:
+                    self.journal.counts["kernels_compiled"] += attention.kernels
         new = [artifact for found, artifact in known.items() if found not in kept]
         self.journal.pieces = piece_counts([files.built for files in compiled], len(new))
         self.journal.counts["kernels_compiled"] += sum(artifact.kernels for artifact in new)
@@ -104,6 +115,8 @@ class Builder:
                 )
                 for part, files in zip(parts, compiled, strict=True)
             ]
+            if attending is not None and attention is not None:
+                attending.load("just built", attention.dtypes, FreshArtifact(attention.files))
         recorded = all(one.code.factor for one in traced)
         codes: list[Code] = [(one.code.factor, one.code.sources) for one in traced] if recorded else []
-        return Built(serve, compiled, codes, [one.smallest for one in traced])
+        return Built(serve, compiled, codes, [one.smallest for one in traced], attention)

@@ -13,12 +13,19 @@ from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.state import update_state
 from graphkiln.cache.store.store import Broken, Store
 from graphkiln.core.aot_use import AotUse
+from graphkiln.core.attending import Attending
 from graphkiln.core.candidates import Candidate, Candidates, told
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.errors import AotRefused, LoadRefused, PieceRefused
 from graphkiln.core.first_call import tried
 from graphkiln.core.journal import Journal
-from graphkiln.core.loading import differences, load_stored_part, recorded_code, restored
+from graphkiln.core.loading import (
+    differences,
+    load_stored_attention,
+    load_stored_part,
+    recorded_code,
+    restored,
+)
 from graphkiln.core.mending import Mending, note_refusal
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.other_targets import other_target
@@ -69,10 +76,11 @@ class Finder:
         """Whether there is something that might be used. Raises RootUnusable."""
         return bool(self.candidates.files() or self.candidates.entries())
 
-    def find(self, parts: Sequence[Part]) -> Found | None:
+    def find(self, parts: Sequence[Part], attending: Attending | None) -> Found | None:
         """Returns the first candidate that was compiled for these very parts, None where there is none.
 
-        Raises AotRefused where an AOT file was demanded and none can be used.
+        Attention kernels beside it go to `attending`. Raises AotRefused where an AOT file was demanded and
+        none can be used.
         """
         modules = {part.prefix: part.module for part in parts}
         settled: set[str] = set()
@@ -98,6 +106,8 @@ class Finder:
                         load_stored_part(candidate.stored, fetch, part.prefix, part.module, self.plan.target)
                         for part in parts
                     ]
+                    if attending is not None:
+                        load_stored_attention(candidate.stored, fetch, parts[0].prefix, attending)
             except EntryDamaged as damage:
                 self._damaged(candidate, damage)
                 continue
@@ -142,7 +152,10 @@ class Finder:
             self.phases.note(f"the model is built: {why}")
             return None
         with self.phases.phase("load"):
-            loaded = load_stored_part(candidate.stored, fetch, prefix, served.backbone, self.plan.target)
+            target = self.plan.target
+            loaded = load_stored_part(candidate.stored, fetch, prefix, served.backbone, target)
+            attending = Attending(served, self.plan.deployment, target)
+            load_stored_attention(candidate.stored, fetch, prefix, attending)
         serve = self._took(candidate, [loaded], [recorded_code(candidate.stored, prefix)]).serve[0]
         self.journal.notes.append("model restored, not built: its config, files and packages are the same")
         return served, serve

@@ -13,6 +13,7 @@ import torch
 from graphkiln.cache.errors import GraphkilnError
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.store.documents import DocumentFault, parse_object
+from graphkiln.core.attending import Attending
 from graphkiln.core.compile.execute import CompiledPart, LoadedPiece
 from graphkiln.core.compile.sealed import ArtifactFiles, SealedPiece, load_piece
 from graphkiln.core.compile.soundness import Unsound, require_sound
@@ -124,6 +125,17 @@ def load_stored_part(
         require_sound(wiring, stored.code()[prefix]["ops"])
         artifacts = [fetch.artifact(piece["artifact"]) for piece in wiring["pieces"]]
         return load_part(wiring, artifacts, module, stored.name, target.torch_device)
+
+
+def load_stored_attention(stored: Stored, fetch: Fetch, prefix: str, attending: Attending) -> None:
+    """Has a model's attention launch what lies beside a part, where there is some.
+
+    Raises EntryDamaged for a broken file, LoadRefused for code that cannot be used.
+    """
+    with _sense(stored, "attention"):
+        found = stored.wiring(prefix).get("attention")
+        if found is not None:
+            attending.load(stored.name, found["dtypes"], fetch.artifact(found["artifact"]))
 
 
 def require_device(name: str, target: Target) -> None:

@@ -50,6 +50,16 @@ class Mending:
             )
         return found
 
+    def attention(self, prefix: str) -> dict[str, bytes | Path] | None:
+        """Returns the files of the attention kernels, None where there are none or some are broken."""
+        found = self.stored.wiring(prefix).get("attention")
+        if found is None or found["artifact"] in self.broken:
+            return None
+        try:
+            return self._files(found["artifact"])
+        except EntryDamaged:
+            return None
+
     def passes(self, prefix: str) -> list[Mapping[str, Any]]:
         """Returns what the passes did to each piece when it was compiled."""
         if not isinstance(self.stored, EntryStored):

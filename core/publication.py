@@ -22,6 +22,7 @@ from graphkiln.core.stored import RANK
 from graphkiln.core.target.named import Target
 
 if TYPE_CHECKING:
+    from graphkiln.core.attending import BuiltAttention
     from graphkiln.core.compile.build import BuiltPart
     from graphkiln.core.tracing import TracedPart
 
@@ -44,13 +45,15 @@ def publish(
     description: Mapping[str, Any] | None,
     store_source: bool,
     aot: str | None,
+    attention: BuiltAttention | None = None,
 ) -> Entry:
-    """Returns the published entry of compiled parts.
+    """Returns the published entry of compiled parts, and of the attention kernels that run between them.
 
     `description` is what a later start needs to do without building the model; `aot` the kind of AOT
     file that goes with the entry. Raises what a draft
     raises: FactorsChanged, DiskFull, KeyPrefixCollision.
     """
+    kernels = None if attention is None else draft.add_artifact(attention.files)
     for part in compiled:
         built = part.built
         ids = [draft.add_artifact(artifact.files) for artifact in built.artifacts]
@@ -62,10 +65,15 @@ def publish(
             for module, record in sorted(part.traced.code.sources.items())
         }
         wiring = {**built.wiring, "pieces": pieces, "sources": sources, "model": description}
+        if attention is not None and kernels is not None:
+            wiring["attention"] = {"artifact": kernels, "dtypes": attention.dtypes}
+            ids.append(kernels)
         draft.add_part(RANK, part.prefix, built.graph_py, wiring, list(dict.fromkeys(ids)))
     # Seconds differ from build to build: of the rank's own values, and not of the build that is digested.
     passes = {part.prefix: list(part.built.passes) for part in compiled}
-    draft.set_rank(RANK, {"passes": passes}, {part.prefix: part.built.build for part in compiled})
+    made = {} if attention is None else {"attention": attention.build}
+    builds = {part.prefix: {**part.built.build, **made} for part in compiled}
+    draft.set_rank(RANK, {"passes": passes}, builds)
     return draft.publish(header, factors, aot)
 
 

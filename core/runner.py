@@ -62,7 +62,7 @@ class Runner:
         self.served = served
         self.report = report
         self.deployment = deployment
-        self.backend = backend or choose_backend(served.layers, served.dtype, served.device)
+        self.backend = backend or _backend_for(served)
         self.graphs: ModelGraphs | None = None
         self._forward = forward
         self.num_blocks = num_blocks or _cache_blocks(served, deployment)
@@ -244,8 +244,12 @@ def dummy_context(served: ServedModel, deployment: Deployment, num_tokens: int) 
         make_kv_caches(served.layers, taken, deployment.block_size, served.dtype, served.device),
         build_metadata(lengths, lengths, blocks, deployment.block_size, served.device),
         {layer.name: layer for layer in served.layers},
-        choose_backend(served.layers, served.dtype, served.device),
+        _backend_for(served),
     )
+
+
+def _backend_for(served: ServedModel) -> AttentionBackend:
+    return choose_backend(served.layers, served.dtype, served.device, launches=served.launches)
 
 
 def _cache_blocks(served: ServedModel, deployment: Deployment) -> int:

@@ -14,6 +14,7 @@ from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.store import Store
 from graphkiln.cache.store.surroundings import require_exec
 from graphkiln.core.aot_use import AotUse, aot_use
+from graphkiln.core.attending import Attending
 from graphkiln.core.building import Builder, Built
 from graphkiln.core.comparing import compare
 from graphkiln.core.compile.execute import CompiledPart
@@ -68,6 +69,7 @@ class Session:
         self.finder = Finder(plan, store, phases, self.journal, command, self.aot) if there else None
         self._describe: Callable[[], dict[str, Any] | None] | None = None
         self._prove: Prove | None = None
+        self._attending: Attending | None = None
         self.dump: DebugDump | None = None
 
     def open(
@@ -79,6 +81,7 @@ class Session:
         compiles: bool = True,
         describe: Callable[[], dict[str, Any] | None] | None = None,
         prove: Prove | None = None,
+        attending: Attending | None = None,
     ) -> list[Callable[..., Any]]:
         """Returns what serves each part's calls: compiled code, or eager where nothing may be compiled.
 
@@ -86,8 +89,9 @@ class Session:
         without it the parts are compiled and served all the same. `check` gives the context of a
         call by token count; `describe` what a later start needs to do without building the model;
         `prove` is called with what was checked, and what it raises ends the start before it publishes.
+        `attending` takes the kernels that run between the pieces, and makes them for a new entry.
         """
-        self._describe, self._prove = describe, prove
+        self._describe, self._prove, self._attending = describe, prove, attending
         with plain_calls():
             return self._open(parts, must_publish, check, compiles)
 
@@ -171,7 +175,7 @@ class Session:
     def _from_cache(
         self, finder: Finder, parts: Sequence[Part], check: Context | None
     ) -> list[Callable[..., Any]] | None:
-        found = finder.find(parts)
+        found = finder.find(parts, self._attending)
         if found is None:
             return None
         if check is not None and not found.checked:
@@ -217,16 +221,16 @@ class Session:
         factors = self.plan.with_code(
             {part.prefix: one.code.factor for part, one in zip(parts, traced, strict=True)}
         )
-        self.journal.key = factors.key
-        with self.store.draft(factors.key) as draft, compiler_folder(draft.scratch) as scratch:
-            built = builder.build(parts, traced, scratch, self._mending(factors.key))
+        key = self.journal.key = factors.key
+        with self.store.draft(key) as draft, compiler_folder(draft.scratch) as scratch:
+            built = builder.build(parts, traced, scratch, self._mending(key), self._attending)
             serve = self._checked(parts, built, check)
             with self.phases.phase("publish"), self._kept_apart(must_publish):
                 header = entry_header(self.plan, self.report(), self.command)
                 description = self._describe() if self._describe is not None else None
                 entry = publish(
                     draft, factors, header, built.files, description=description,
-                    store_source=self.store_source, aot=self.aot.published,
+                    store_source=self.store_source, aot=self.aot.published, attention=built.attention,
                 )  # fmt: skip
                 self.journal.outcome, self.journal.entry = "compiled", entry
         return serve
@@ -294,6 +298,5 @@ class Session:
 
     def record(self, report: StartReport) -> None:
         """Writes one line about this start into the ledger, where that is possible."""
-        if self.store is None:
-            return
-        self.store.record_start(ledger_line(self.plan, report, self.command))
+        if self.store is not None:
+            self.store.record_start(ledger_line(self.plan, report, self.command))

@@ -14,6 +14,7 @@ from graphkiln.cache.factors.env import read
 from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
 from graphkiln.core.aot_use import AotUse
+from graphkiln.core.attending import Attending
 from graphkiln.core.collector import collector_paused
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
@@ -136,6 +137,7 @@ class Start:
             compiles=compiles,
             describe=lambda: describe(served),
             prove=prove if prover.applies(served) else None,
+            attending=Attending(served, self.deployment, plan.target),
         )
         return forward_of(served.backbone, parts, serve)
 

@@ -138,6 +138,7 @@ class AotStored:
             wiring = self.file.json(name)
             try:
                 used = [piece["artifact"] for piece in wiring["pieces"]]
+                used += [wiring["attention"]["artifact"]] if "attention" in wiring else []
                 judged = code_of(self.code()[prefix], wiring["sources"])
             except (KeyError, TypeError, AttributeError):
                 raise self.file.damaged(name, "not the wiring of a part") from None

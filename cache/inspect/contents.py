@@ -50,11 +50,13 @@ def faults_in_pieces(entry: Entry, manifests: Sequence[Manifest]) -> list[Fault]
     for manifest in manifests:
         for prefix, used in manifest.parts.items():
             name = f"{rank_folder(manifest.rank)}/{prefix}/{WIRING_FILE}"
-            pieces = entry.read_json(manifest.rank, prefix, WIRING_FILE).get("pieces")
+            wiring = entry.read_json(manifest.rank, prefix, WIRING_FILE)
+            pieces, attention = wiring.get("pieces"), wiring.get("attention")
             if not isinstance(pieces, list):
                 continue
             wanted = {piece.get("artifact") for piece in pieces if isinstance(piece, dict)}
-            if wanted != set(used):
+            beside = {attention.get("artifact")} if isinstance(attention, dict) else set()
+            if wanted | beside != set(used):
                 detail = f"its {len(wanted)} pieces are not the {len(set(used))} artifacts of the manifest"
                 faults.append(Fault(name, "pieces", detail))
             elif len(manifest.parts) == 1 and (expected := _distinct(entry)) not in (None, len(pieces)):

@@ -31,8 +31,15 @@ _TRITON_NEUTRAL = frozenset(
     }
 )  # fmt: skip
 _MOST_THREADS = 4
-# Our own sources that decide the same.
+# Variables of its own that Triton names otherwise, and that reach its code or what it is keyed by.
+_TRITON_OTHERS = (
+    "ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5",
+    "DISABLE_PTXAS_OPT", "LLVM_EXTRACT_DI_LOCAL_VARIABLES", "LLVM_PASS_PLUGIN_PATH", "PTXAS_OPTIONS",
+    "USE_IR_LOC",
+)  # fmt: skip
+# Our own sources that decide the same; on a GPU also the attention kernels, and what chooses among them.
 _PIPELINE = ("trace", "compile")
+_ATTENTION = ("paged", "specialisations", "triton_kernels")
 
 
 def compiler_factor(target: Target, passes: Pipeline) -> dict[str, Any]:
@@ -51,7 +58,7 @@ def compiler_values(kind: Literal["cpu", "cuda"], passes: Pipeline) -> dict[str,
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         **torch_options(kind),
         **({"triton": triton_factor()} if kind == "cuda" else {}),
-        "pipeline": pipeline_digest(),
+        "pipeline": pipeline_digest(kind),
         "passes": passes.factor(),
     }
 
@@ -77,7 +84,7 @@ def triton_factor() -> dict[str, Any]:
         "environment": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith("TRITON_") and name not in _TRITON_NEUTRAL
+            if (name.startswith("TRITON_") and name not in _TRITON_NEUTRAL) or name in _TRITON_OTHERS
         },
     }
 
@@ -120,12 +127,11 @@ def _digests(root: Path, files: list[str]) -> list[bytes]:
     return found
 
 
-def pipeline_digest() -> dict[str, str]:
+def pipeline_digest(kind: Literal["cpu", "cuda"]) -> dict[str, str]:
     """Returns a digest of each of our own modules that decide what is compiled, comments apart."""
     # Found from this file: the namespace package has no usable path in an editable install.
     root = Path(__file__).parents[1]
-    return {
-        f"{part}.{file.stem}": syntax_digest(file.read_bytes())
-        for part in _PIPELINE
-        for file in sorted((root / part).glob("*.py"))
-    }
+    files = [file for part in _PIPELINE for file in sorted((root / part).glob("*.py"))]
+    if kind == "cuda":
+        files += [root / "ops" / f"{name}.py" for name in _ATTENTION]
+    return {f"{file.parent.name}.{file.stem}": syntax_digest(file.read_bytes()) for file in files}

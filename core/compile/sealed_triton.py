@@ -31,7 +31,7 @@ class SealedTriton:
         self._parameters: Sequence[str] = described["parameters"]
         self._mutated = frozenset(described["mutated"])
         self._zeroed = frozenset(described["zeroed"])
-        self._variants = [_load(variant, described, path, device) for variant in described["variants"]]
+        self._variants = [load_variant(variant, described, path, device) for variant in described["variants"]]
         self.run: Launch = self._first
         if len(self._variants) == 1:
             self._keep(0)
@@ -81,7 +81,7 @@ def _copy(value: Any) -> Any:
     return copied.copy_(value)
 
 
-def _load(
+def load_variant(
     variant: Mapping[str, Any], described: Mapping[str, Any], path: Callable[[str], Path], device: int
 ) -> tuple[Launch, int]:
     """Returns the launch of one configuration, and how many registers its code spills."""

@@ -130,39 +130,60 @@ def _compiled(name: str, source: str, kernel: Any) -> BuiltTriton:
 
 
 def _variant(name: str, result: Any) -> tuple[tuple[str, ...], Variant]:
-    from torch._inductor.runtime import static_triton_launcher, triton_heuristics
+    from torch._inductor.runtime import triton_heuristics
 
-    binary, config = result.kernel, result.config
+    config = result.config
+    static = _static(name, result.kernel)
+    plain = triton_heuristics.StaticTritonCompileResult(
+        static, config, result.compile_meta, result.inductor_meta
+    )
+    _, parameters, absent = plain._get_arg_lists(static.arg_names, static.declared_constexprs)
+    grid = triton_heuristics.GridExpr.from_meta(result.inductor_meta, config)
+    found = machine_code(name, result.kernel)
+    return tuple(parameters), Variant(
+        config={**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages},
+        cubin=found["path"],
+        warps=found["warps"],
+        shared=found["shared"],
+        registers=found["registers"],
+        arguments=tuple(argument for argument in found["arguments"] if argument not in absent),
+        types=found["types"],
+        nulls=found["nulls"],
+        prefix=tuple(grid.prefix),
+        grid=(str(grid.x_grid), str(grid.y_grid), str(grid.z_grid)),
+    )
+
+
+def machine_code(name: str, binary: Any) -> dict[str, Any]:
+    """Returns what a launch of Triton's compiled kernel takes, and under `path` where its code lies.
+
+    Raises CompileError for one that torch's own launcher cannot launch.
+    """
+    static = _static(name, binary)
+    return {
+        "path": _file(binary),
+        "warps": static.num_warps,
+        "shared": static.shared,
+        "registers": registers(binary.asm["cubin"]),
+        "arguments": [
+            argument for index, argument in enumerate(static.arg_names) if index not in static.full_constexprs
+        ],
+        "types": static.arg_tys,
+        "nulls": int(static.has_global_scratch) + int(static.has_profile_scratch),
+    }
+
+
+def _static(name: str, binary: Any) -> Any:
+    from torch._inductor.runtime import static_triton_launcher
+
     for attribute in ("launch_pdl", "launch_cooperative_grid"):
         if getattr(binary.metadata, attribute, False):
             raise _refused(name, f"it is launched with {attribute}")
     binary._cubin_path = ""
     try:
-        static = static_triton_launcher.StaticallyLaunchedCudaKernel(binary)
+        return static_triton_launcher.StaticallyLaunchedCudaKernel(binary)
     except NotImplementedError as error:
         raise _refused(name, str(error)) from error
-    plain = triton_heuristics.StaticTritonCompileResult(
-        static, config, result.compile_meta, result.inductor_meta
-    )
-    _, parameters, absent = plain._get_arg_lists(static.arg_names, static.declared_constexprs)
-    arguments = tuple(
-        argument
-        for index, argument in enumerate(static.arg_names)
-        if index not in static.full_constexprs and argument not in absent
-    )
-    grid = triton_heuristics.GridExpr.from_meta(result.inductor_meta, config)
-    return tuple(parameters), Variant(
-        config={**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages},
-        cubin=_file(binary),
-        warps=static.num_warps,
-        shared=static.shared,
-        registers=binary.n_regs,
-        arguments=arguments,
-        types=static.arg_tys,
-        nulls=int(static.has_global_scratch) + int(static.has_profile_scratch),
-        prefix=tuple(grid.prefix),
-        grid=(str(grid.x_grid), str(grid.y_grid), str(grid.z_grid)),
-    )
 
 
 def _file(binary: Any) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from graphkiln.core.ops.launches import Launches
 from graphkiln.core.ops.layer import AttentionLayer
 
 __all__ = ["AttentionLayer", "Origin", "ServedModel", "Weightless", "example_inputs", "without_values"]
@@ -45,8 +46,9 @@ class ServedModel:
     a preset; for `module:factory` it is whatever the factory made. `compute_logits` turns hidden
     states [N, H] into logits [N, V]. `example_inputs(T)` gives one call's arguments; positions stay
     below `max_model_len`. `layers` are in the order in which the model runs them, empty when it has
-    none of our attention. `restored` models have tensors and no forward that could run; `weightless`
-    ones have a forward, and tensors that have shapes and no memory.
+    none of our attention; `launches` are what its entry brought to compute it. `restored` models have
+    tensors and no forward that could run; `weightless` ones have a forward, and tensors that have
+    shapes and no memory.
     """
 
     backbone: nn.Module
@@ -61,6 +63,7 @@ class ServedModel:
     origin: Origin | None = None
     restored: bool = False
     weightless: Weightless | None = None
+    launches: Launches = field(default_factory=Launches)
 
 
 def example_inputs(

@@ -13,6 +13,7 @@ import torch
 
 from graphkiln.core.ops.errors import NoAttentionBackend
 from graphkiln.core.ops.kv_cache import AttentionMetadata, KVCache
+from graphkiln.core.ops.launches import Launches
 from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.ops.support import AttentionSupport
 
@@ -65,26 +66,32 @@ def register_attention_backend(backend: type[AttentionBackend]) -> type[Attentio
     return backend
 
 
-def attention_backends() -> tuple[AttentionBackend, ...]:
-    """Returns the backends in the order in which they are asked."""
+def attention_backends(launches: Launches | None = None) -> tuple[AttentionBackend, ...]:
+    """Returns the backends in the order in which they are asked; `launches` came with the model's entry."""
     # Each registers itself when it is imported; what a user registers is asked first.
     from graphkiln.core.ops import paged, plain
 
-    built_in = (paged.PagedTriton, plain.PlainTorch)
+    built_in = (paged.PagedTriton(launches), plain.PlainTorch())
     names = {backend.name for backend in _registered}
-    return (*_registered, *(backend() for backend in built_in if backend.name not in names))
+    return (*_registered, *(backend for backend in built_in if backend.name not in names))
 
 
 def choose_backend(
-    layers: Iterable[AttentionLayer], dtype: torch.dtype, device: torch.device, name: str | None = None
+    layers: Iterable[AttentionLayer],
+    dtype: torch.dtype,
+    device: torch.device,
+    name: str | None = None,
+    *,
+    launches: Launches | None = None,
 ) -> AttentionBackend:
     """Returns the first backend that computes every layer, or the one called `name`.
 
-    Raises NoAttentionBackend, with each one's refusal, when there is none.
+    `launches` are those that came with the model's entry. Raises NoAttentionBackend, with each one's
+    refusal, when there is none.
     """
     layers = tuple(layers)
     refusals: dict[str, str] = {}
-    for backend in attention_backends():
+    for backend in attention_backends(launches):
         if name is not None and backend.name != name:
             continue
         found = next((why for layer in layers if (why := backend.refusal(layer, dtype, device))), None)

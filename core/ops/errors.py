@@ -5,6 +5,7 @@ CoreError                          (graphkiln.core.errors)
 +- UnknownLayer                    a layer name that the forward context does not hold
 +- OutOfBlocks                     the KV cache has no free block left
 +- NoAttentionBackend              no attention backend computes the model's layers
++- KernelNotSealed                 a launch that the entry has no code for, where none can be compiled
 """
 
 from __future__ import annotations
@@ -57,3 +58,17 @@ class NoAttentionBackend(CoreError):
     def __str__(self) -> str:
         told = "; ".join(f"{name}: {why}" for name, why in self.refusals.items())
         return f"no attention backend computes this model ({told})"
+
+
+class KernelNotSealed(CoreError):
+    """A launch of `kernel` that no code is there for: `difference` from what there is, `why_not` compiled."""
+
+    def __init__(self, kernel: str, difference: str, why_not: str) -> None:
+        super().__init__(kernel, difference, why_not)
+        self.kernel, self.difference, self.why_not = kernel, difference, why_not
+
+    def __str__(self) -> str:
+        return (
+            f"the entry has no {self.kernel} for this step ({self.difference}), "
+            f"and it cannot be compiled here: {self.why_not}"
+        )

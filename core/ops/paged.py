@@ -4,55 +4,60 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from graphkiln.core.ops.backends import AttentionBackend
+from graphkiln.core.ops.errors import KernelNotSealed
 from graphkiln.core.ops.kv_cache import AttentionMetadata, KVCache
+from graphkiln.core.ops.launches import Launches
 from graphkiln.core.ops.layer import AttentionLayer
+from graphkiln.core.ops.specialisations import (
+    ALIGNMENT,
+    MOST_COUNT,
+    Specialisation,
+    attend_call,
+    cut,
+    join_call,
+    write_call,
+)
 from graphkiln.core.ops.support import AttentionSupport
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LARGEST_HEAD = 256
 # Heads that share a key head are rows of one tile, of which a program has no more than this.
 _LARGEST_GROUP = 64
-_MOST_SPLITS = 32
-# Bytes of keys that a program of decode reads at a time.
-_TILE = 16384
 # Where there is no device to ask: enough programs for the largest of today's.
 _MULTIPROCESSORS = 132
+
+_log = logging.getLogger(__name__)
 
 
 class PagedTriton(AttentionBackend):
     """One kernel for requests of any lengths; with few requests, their keys are shared among programs.
 
-    Launches depend on what a step is padded to and on nothing that is in device memory.
+    Launches depend on what a step is padded to and on nothing that is in device memory. What an entry
+    brought, `launches`, is launched as it is, without Triton; where there is none, Triton compiles.
     """
 
     name = "triton"
     support = AttentionSupport.ALWAYS
     captures_write = True
 
+    def __init__(self, launches: Launches | None = None) -> None:
+        self._launches = Launches() if launches is None else launches
+        self._told: set[Specialisation] = set()
+
     def refusal(self, layer: AttentionLayer, dtype: torch.dtype, device: torch.device) -> str | None:
         """Returns why a layer cannot be computed here, None when it can."""
         if device.type != "cuda":
             return f"it runs on CUDA devices, not on {device.type}"
-        if importlib.util.find_spec("triton") is None:
-            return "triton is not installed"
-        if not _can_compile():
-            return "there is no C compiler, which Triton needs to launch a kernel"
-        if dtype not in _DTYPES:
-            return f"it computes {', '.join(map(_dtype_text, _DTYPES))}, not {_dtype_text(dtype)}"
-        largest = max(layer.head_size, layer.value_size)
-        if largest > _LARGEST_HEAD:
-            return f"it has heads of up to {_LARGEST_HEAD}, {layer.name} has {largest}"
-        group = layer.heads // layer.kv_heads
-        if group > _LARGEST_GROUP:
-            return f"up to {_LARGEST_GROUP} heads share a key head, in {layer.name} {group} do"
-        return None
+        return unfit(layer, dtype) or (None if self._launches else _no_means())
 
     def write(
         self,
@@ -63,25 +68,11 @@ class PagedTriton(AttentionBackend):
         value: torch.Tensor,
     ) -> None:
         """Puts keys and values into their slots."""
-        key, value = _dense_rows(key), _dense_rows(value)
+        key, value = _readable(key), _readable(value)
         slots = metadata.slot_mapping
-        _kernels().write_kernel[(key.shape[0],)](
-            key,
-            value,
-            cache.key,
-            cache.value,
-            slots,
-            slots.shape[0],
-            key.stride(0),
-            key.stride(1),
-            value.stride(0),
-            value.stride(1),
-            KV_HEADS=layer.kv_heads,
-            HEAD_SIZE=layer.head_size,
-            VALUE_SIZE=layer.value_size,
-            BLOCK=min(1024, _power_of_two(layer.kv_heads * max(layer.head_size, layer.value_size))),
-            num_warps=4,
-        )
+        tensors = (key, value, cache.key, cache.value, slots)
+        counts = (slots.shape[0], *key.stride()[:2], *value.stride()[:2])
+        self._launch(write_call(layer, _dtypes(tensors)), (key.shape[0], 1, 1), tensors, counts)
 
     def attend(
         self,
@@ -92,118 +83,103 @@ class PagedTriton(AttentionBackend):
         output: torch.Tensor,
     ) -> None:
         """Fills `output`: in one launch, or in two where keys are split."""
-        query = _dense_rows(query)
-        shape = _shape(
-            layer,
-            query.element_size(),
-            metadata.max_query_len,
-            metadata.seq_lens.shape[0],
-            query.shape[0],
-            _processors(query.device),
-        )
-        kernels = _kernels()
+        query = _readable(query)
+        tokens, requests = query.shape[0], metadata.seq_lens.shape[0]
+        processors = _processors(query.device)
+        shape = cut(layer, query.element_size(), metadata.max_query_len, requests, processors)
         sums = stats = output
         if shape.splits > 1:
-            rows = query.shape[0] * layer.heads * shape.splits
+            rows = tokens * layer.heads * shape.splits
             sums = torch.empty(rows * layer.value_size, dtype=torch.float32, device=query.device)
             stats = torch.empty(rows * 2, dtype=torch.float32, device=query.device)
-        kernels.attend_kernel[(shape.blocks, layer.kv_heads, shape.splits)](
-            query,
-            cache.key,
-            cache.value,
-            output,
-            sums,
-            stats,
-            metadata.query_start_loc,
-            metadata.seq_lens,
-            metadata.block_table,
-            query.shape[0],
-            metadata.seq_lens.shape[0],
-            shape.splits,
-            metadata.block_table.stride(0),
-            query.stride(0),
-            query.stride(1),
-            output.stride(0),
-            output.stride(1),
-            layer.scale,
-            layer.softcap or 1.0,
-            KV_HEADS=layer.kv_heads,
-            GROUP=layer.heads // layer.kv_heads,
-            HEAD_SIZE=layer.head_size,
-            VALUE_SIZE=layer.value_size,
-            HEAD_PAD=_padded(layer.head_size),
-            VALUE_PAD=_padded(layer.value_size),
-            BLOCK_SIZE=cache.key.shape[1],
-            WINDOW=layer.window or 0,
-            SOFTCAP=layer.softcap is not None,
-            BLOCK_M=shape.block_m,
-            BLOCK_Q=shape.block_q,
-            BLOCK_N=shape.block_n,
-            ONE_BLOCK=shape.one_block,
-            SPLIT=shape.splits > 1,
-            # tf32, the default for float32, is further from the reference than bfloat16 may be.
-            PRECISION="ieee" if query.dtype is torch.float32 else None,
-            num_warps=shape.warps,
-            num_stages=shape.stages,
+        where = (metadata.query_start_loc, metadata.seq_lens, metadata.block_table)
+        tensors = (query, cache.key, cache.value, output, sums, stats, *where)
+        strides = (*query.stride()[:2], *output.stride()[:2])
+        self._launch(
+            attend_call(layer, cache.key.shape[1], shape, _dtypes(tensors)),
+            (shape.blocks(tokens, requests), layer.kv_heads, shape.splits),
+            tensors,
+            (tokens, requests, shape.splits, metadata.block_table.stride(0), *strides),
+            # An int would be another type, and a 1 a constant.
+            (float(layer.scale), float(layer.softcap or 1.0)),
         )
         if shape.splits > 1:
-            kernels.join_kernel[(query.shape[0], layer.heads)](
-                sums,
-                stats,
-                output,
-                metadata.query_start_loc,
-                metadata.seq_lens.shape[0],
-                shape.splits,
-                output.stride(0),
-                output.stride(1),
-                HEADS=layer.heads,
-                VALUE_SIZE=layer.value_size,
-                VALUE_PAD=_padded(layer.value_size),
-                MOST_SPLITS=_MOST_SPLITS,
-                num_warps=2,
-            )
+            parts = (sums, stats, output, metadata.query_start_loc)
+            counts = (requests, shape.splits, *output.stride()[:2])
+            self._launch(join_call(layer, _dtypes(parts)), (tokens, layer.heads, 1), parts, counts)
 
-
-class _Shape:
-    """How a batch is cut into programs: token blocks, tiles, and splits of the keys."""
-
-    __slots__ = ("block_m", "block_n", "block_q", "blocks", "one_block", "splits", "stages", "warps")
-
-    def __init__(
+    def _launch(
         self,
-        layer: AttentionLayer,
-        item: int,
-        longest: int | None,
-        requests: int,
-        tokens: int,
-        processors: int,
+        call: Specialisation,
+        grid: tuple[int, int, int],
+        tensors: Sequence[torch.Tensor],
+        counts: Sequence[int],
+        scales: Sequence[float] = (),
     ) -> None:
-        group = layer.heads // layer.kv_heads
-        row = _power_of_two(max(layer.head_size, layer.value_size)) * item
-        least = max(16, _power_of_two(group))
-        self.one_block = longest is not None and longest * group <= least
-        self.splits, self.warps, self.stages = 1, 4, 2
-        self.block_m = least
-        if self.one_block:
-            programs = max(1, requests) * layer.kv_heads
-            while self.splits < _MOST_SPLITS and programs * self.splits < processors:
-                self.splits *= 2
-            # Swept on an H200, 512 and 4096 tokens: large tiles; a short context is to reach all splits.
-            tile = _TILE if self.splits <= 4 else _TILE // 2
-            self.block_n = min(128, max(32, tile // row))
-        else:
-            self.block_n = 64 if row <= 256 else 32
-            if item < 4:
-                self.block_m = max(least, 64 if row <= 256 else 32)
-        self.block_q = self.block_m // group
-        # With one block a request, each also has padding to clear: as many tokens as it may hold.
-        self.blocks = max(requests, -(-tokens // self.block_q))
-        if not self.one_block:
-            self.blocks = tokens // self.block_q + requests
+        launches = self._launches
+        if not launches:
+            _compiled(call, grid, (*tensors, *counts, *scales))
+            return
+        launch = launches.find(call)
+        unlike = _unlike(tensors, counts, launches.device)
+        if launch is None or unlike is not None:
+            why = unlike or launches.why_not(call)
+            self._unsealed(call, grid, (*tensors, *counts, *scales), why)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(launches.device)
+        launch(*grid, *tensors, *counts, *scales, stream=stream)
+
+    def _unsealed(
+        self, call: Specialisation, grid: tuple[int, int, int], args: Sequence[Any], why: str
+    ) -> None:
+        """Has Triton compile what no entry brought. Raises KernelNotSealed where it cannot."""
+        means = _no_means()
+        if means is not None:
+            raise KernelNotSealed(call.kernel, why, means)
+        if call not in self._told:
+            self._told.add(call)
+            _log.warning("attention: the entry has no %s for this step, compiled now: %s", call.kernel, why)
+        try:
+            _compiled(call, grid, args)
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise KernelNotSealed(call.kernel, why, text) from error
 
 
-# A model's layers and the padded sizes are few: a step looks its shape up for each of its layers.
-_shape = functools.lru_cache(maxsize=4096)(_Shape)
+def unfit(layer: AttentionLayer, dtype: torch.dtype) -> str | None:
+    """Returns what of a layer the kernels have no way for, on any device; None where they have one."""
+    if dtype not in _DTYPES:
+        return f"it computes {', '.join(map(_dtype_text, _DTYPES))}, not {_dtype_text(dtype)}"
+    largest = max(layer.head_size, layer.value_size)
+    if largest > _LARGEST_HEAD:
+        return f"it has heads of up to {_LARGEST_HEAD}, {layer.name} has {largest}"
+    group = layer.heads // layer.kv_heads
+    if group > _LARGEST_GROUP:
+        return f"up to {_LARGEST_GROUP} heads share a key head, in {layer.name} {group} do"
+    return None
+
+
+def _compiled(call: Specialisation, grid: tuple[int, int, int], args: Sequence[Any]) -> None:
+    """Launches through Triton, which compiles what it has not compiled before."""
+    kernel = getattr(_kernels(), call.kernel)
+    kernel[grid](*args, **dict(call.constants), num_warps=call.warps, num_stages=call.stages)
+
+
+def _unlike(tensors: Sequence[torch.Tensor], counts: Sequence[int], device: int) -> str | None:
+    """Returns what of a call sealed code does not take, beside what it was looked up by."""
+    for place, tensor in enumerate(tensors):
+        if tensor.data_ptr() % ALIGNMENT:
+            return f"tensor {place} lies at no multiple of {ALIGNMENT}"
+        if tensor.device.index != device:
+            return f"tensor {place} lies on {tensor.device}, the code on cuda:{device}"
+    return None if max(counts) <= MOST_COUNT else f"a count of {max(counts)} is above {MOST_COUNT}"
+
+
+def _no_means() -> str | None:
+    """Returns what Triton lacks here to compile and launch a kernel, None when it has all."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return None if _can_compile() else "there is no C compiler, which Triton needs to launch a kernel"
 
 
 @functools.cache
@@ -228,17 +204,18 @@ def _processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _dense_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with each head's numbers side by side, copied only where they are not."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with each head's numbers side by side, at an address that vector loads can use.
+
+    It is copied where it lies otherwise.
+    """
+    if tensor.stride(-1) != 1:
+        return tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
-
-
-def _padded(size: int) -> int:
-    return max(16, _power_of_two(size))
+def _dtypes(tensors: Sequence[torch.Tensor]) -> tuple[torch.dtype, ...]:
+    return tuple(tensor.dtype for tensor in tensors)
 
 
 def _dtype_text(dtype: torch.dtype) -> str:

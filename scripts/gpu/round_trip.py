@@ -3,8 +3,10 @@
     python scripts/gpu/round_trip.py build FOLDER            on a machine without a GPU
     python scripts/gpu/round_trip.py run FOLDER OUT.json     on the device, FOLDER carried there
 
-`run` starts each model in processes that find no compiler: an empty PATH, a ptxas that refuses, fresh
-caches. Then it compiles the same on the device, and compares keys, builds and seconds of first calls.
+Behind either may stand the models, `preset:llama-30l` say, in place of all. `run` starts each in processes
+that find no compiler: an empty PATH, a ptxas that refuses, fresh caches. Every graph is captured there,
+and steps of prefill and decode are run, attention included. Then it compiles the same on the device, and
+compares keys, builds and seconds of first calls.
 """
 
 from __future__ import annotations
@@ -27,12 +29,13 @@ _REFUSING = "#!/bin/sh\nexit 77\n"
 
 def main() -> int:
     command, folder = sys.argv[1], Path(sys.argv[2]).resolve()
+    models = sys.argv[3 if command == "build" else 4 :] or MODELS
     if command == "build":
-        return max(graphkiln(folder, "precompile", model).returncode for model in MODELS)
+        return max(graphkiln(folder, "precompile", model).returncode for model in models)
     if command == "started":
         print(json.dumps(started(folder, sys.argv[3])))
         return 0
-    found = {model: measured(folder, model) for model in MODELS}
+    found = {model: measured(folder, model) for model in models}
     Path(sys.argv[3]).write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(one["sound"] for one in found.values()) else 1
 
@@ -129,10 +132,12 @@ def started(root: Path, model: str) -> dict[str, Any]:
     assert report is not None
     first, _ = timed(runner, 1)
     again, _ = timed(runner, 1)
-    numbers, graphs = compare(runner, deployment), captured(runner)
+    eager = eager_model(deployment, runner.served.device)
+    numbers, steps, graphs = compare(runner, eager), stepped(runner, eager), captured(runner)
     quiet = not spawned and not compiled and report.outcome == "hit"
+    sealed = runner.backend.name == "triton" and bool(runner.served.launches)
     return {
-        "sound": quiet and all(row["ok"] for row in numbers) and all(row["ok"] for row in graphs),
+        "sound": quiet and sealed and all(row["ok"] for row in (*numbers, *steps, *graphs)),
         "outcome": report.outcome,
         "counts": dict(report.counts),
         "phases": report.phases,
@@ -145,6 +150,7 @@ def started(root: Path, model: str) -> dict[str, Any]:
         "second_call_seconds": again,
         "attention": runner.backend.name,
         "numbers": numbers,
+        "steps": steps,
         "graphs": graphs,
     }
 
@@ -163,23 +169,59 @@ def timed(runner: Any, count: int) -> tuple[float, Any]:
     return time.perf_counter() - began, output
 
 
-def compare(runner: Any, deployment: Any) -> list[dict[str, Any]]:
-    """Returns the entry's outputs against those of the model's own code, run eagerly with the same ops."""
+def eager_model(deployment: Any, device: Any) -> Any:
+    from graphkiln.core.models.load import build
+    from graphkiln.core.models.source import identify
+
+    return build(identify(deployment), deployment, device=device)
+
+
+def compare(runner: Any, eager: Any) -> list[dict[str, Any]]:
+    """Returns the entry's outputs against those of the model's own code, attention in plain PyTorch."""
     import torch
 
     from graphkiln.core.compile.check import compared
-    from graphkiln.core.models.load import build
-    from graphkiln.core.models.source import identify
     from graphkiln.core.start import call_context
 
-    eager = build(identify(deployment), deployment, device=runner.served.device)
     rows = []
     for count in COUNTS:
         _, output = timed(runner, count)
-        with torch.no_grad(), call_context(eager, deployment)(count):
+        with torch.no_grad(), call_context(eager, runner.deployment)(count):
             wanted = eager.backbone.forward(*eager.example_inputs(count))
         error, tolerance = compared(output, wanted)
         rows.append({"tokens": count, "error": error, "tolerance": tolerance, "ok": error <= tolerance})
+    return rows
+
+
+def stepped(runner: Any, eager: Any) -> list[dict[str, Any]]:
+    """Returns steps of a server, each with what served it, against the model's own code on the same steps."""
+    from graphkiln.core.compile.check import compared
+    from graphkiln.core.graphs.descriptor import step_of
+    from graphkiln.core.ops.plain import PlainTorch
+    from graphkiln.core.runner import Batch, Request, Runner
+
+    plain = Runner(
+        eager, eager.backbone.forward, None, runner.deployment, num_blocks=512, backend=PlainTorch()
+    )
+    blocks = [tuple(range(40 * number, 40 * (number + 1))) for number in range(9)]
+    done, rows = [0] * 9, []
+    # Prefill alone, decode alone, prefill beside decode, drafts' lengths, decode of many.
+    for lengths in ([300], [1], [1, 7], [1, 1, 64], [4, 4, 4], [1] * 9, [1, 1], [1, 1, 1, 200]):
+        requests = []
+        for number, length in enumerate(lengths):
+            tokens = tuple(
+                (31 * number + 7 * at + 1) % 250 for at in range(done[number], done[number] + length)
+            )
+            requests.append(Request(tokens, done[number], blocks[number]))
+            done[number] += length
+        batch = Batch(tuple(requests))
+        error, tolerance = compared(runner.execute(batch), plain.execute(batch))
+        step = step_of(lengths, [length > 1 for length in lengths])
+        mode = runner.graphs.dispatch(step).mode.name if runner.graphs is not None else "NONE"
+        row = {"lengths": lengths, "served_by": mode, "error": error, "tolerance": tolerance}
+        rows.append({**row, "ok": error <= tolerance})
+    prompt = [1, 2, 3, 5, 8]
+    rows.append({"generated": runner.generate_greedy(prompt, 8), "ok": True})
     return rows
 
 
@@ -190,14 +232,14 @@ def captured(runner: Any) -> list[dict[str, Any]]:
     from graphkiln.core.graphs.descriptor import BatchDescriptor
 
     capturer, rows = open_capturer(runner), []
-    # Of the pieces: without a compiler attention is plain PyTorch, which no graph of the whole step holds.
-    mode = CUDAGraphMode.PIECEWISE
-    for tokens in (64, 8, 1):
-        descriptor = BatchDescriptor(mode, tokens)
-        taken = capturer.capture(descriptor)
-        replayed = capturer.replay(descriptor, 1)
-        row = {"mode": mode.name, "tokens": tokens, "seconds": taken.seconds, "ok": replayed.ok}
-        rows.append({**row, "error": replayed.max_abs_error, "tolerance": replayed.tolerance})
+    for mode in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL):
+        for tokens in (64, 8, 1):
+            decode = (tokens, 1) if mode is CUDAGraphMode.FULL else ()
+            descriptor = BatchDescriptor(mode, tokens, *decode)
+            taken = capturer.capture(descriptor)
+            replayed = capturer.replay(descriptor, 1)
+            row = {"mode": mode.name, "tokens": tokens, "seconds": taken.seconds, "ok": replayed.ok}
+            rows.append({**row, "error": replayed.max_abs_error, "tolerance": replayed.tolerance})
     return rows
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from graphkiln.core.ops.layer import AttentionLayer
-from graphkiln.core.ops.paged import PagedTriton, _shape
+from graphkiln.core.ops.paged import PagedTriton
+from graphkiln.core.ops.specialisations import cut
 
 LAYER = AttentionLayer("layer", heads=4, kv_heads=2, head_size=16, value_size=16, scale=0.3)
 
@@ -35,8 +36,8 @@ def _release(text: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(("requests", "splits"), [(1, 32), (5, 16), (40, 2), (80, 1)])
 def test_keys_are_split_among_programs_where_requests_are_few(requests: int, splits: int) -> None:
-    shape = _shape(LAYER, 4, 1, requests, requests, 132)
-    assert (shape.splits, shape.blocks, shape.one_block) == (splits, requests, True)
+    shape = cut(LAYER, 4, 1, requests, 132)
+    assert (shape.splits, shape.blocks(requests, requests), shape.one_block) == (splits, requests, True)
 
 
 @pytest.mark.parametrize(

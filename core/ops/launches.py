@@ -1,0 +1,42 @@
+"""Launches of machine code that came with an entry, by what each was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from graphkiln.core.ops.specialisations import Specialisation
+
+# Takes the grid, the kernel's arguments without its constants, and `stream`.
+Launch = Callable[..., None]
+
+
+class Launches:
+    """What a model's attention is launched by; empty where no entry brought any.
+
+    All of them lie on the device of index `device`.
+    """
+
+    def __init__(self) -> None:
+        self.device = 0
+        self._found: dict[Specialisation, Launch] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def put(self, found: Mapping[Specialisation, Launch], device: int) -> None:
+        """Puts what an entry holds in the place of what was there."""
+        self.device, self._found = device, dict(found)
+
+    def find(self, wanted: Specialisation) -> Launch | None:
+        """Returns the launch of code that was made for just that, None when there is none."""
+        return self._found.get(wanted)
+
+    def missing(self, wanted: tuple[Specialisation, ...]) -> tuple[Specialisation, ...]:
+        """Returns those for which there is no code."""
+        return tuple(one for one in wanted if one not in self._found)
+
+    def why_not(self, wanted: Specialisation) -> str:
+        """Returns how what is wanted differs from the code that comes closest, as a clause."""
+        near = [one for one in self._found if one.kernel == wanted.kernel]
+        differences = sorted((wanted.difference(one) for one in near), key=len)
+        return ", ".join(differences[0]) if differences else "the entry has none of that kernel"
