@@ -110,8 +110,7 @@ class Session:
             journal.outcome = "bypass"
             return self._in_memory(parts, check) if compiles else eager
         try:
-            found = self._from_cache(self.finder, parts, check)
-            if found is not None:
+            if (found := self._from_cache(self.finder, parts, check)) is not None:
                 return found
             self.finder.note_broken()
             if not self.finder.has_candidate():
@@ -218,9 +217,8 @@ class Session:
         assert self.store is not None
         builder = self._builder()
         traced = builder.trace(parts, keyed=True)
-        factors = self.plan.with_code(
-            {part.prefix: one.code.factor for part, one in zip(parts, traced, strict=True)}
-        )
+        codes = {part.prefix: one.code.factor for part, one in zip(parts, traced, strict=True)}
+        factors = self.plan.with_code(codes)
         key = self.journal.key = factors.key
         with self.store.draft(key) as draft, compiler_folder(draft.scratch) as scratch:
             built = builder.build(parts, traced, scratch, self._mending(key), self._attending)
