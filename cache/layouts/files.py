@@ -93,9 +93,13 @@ class Stat:
 def walk(folder: Path) -> dict[str, Stat]:
     """Return everything below a folder that is not a real folder, by its path relative to it.
 
-    A folder that cannot be listed is there as `UNREAD`, `folder` itself as "."; what went away is not.
+    A folder that cannot be listed is there as `UNREAD`, `folder` itself as "."; what went away is not. What
+    stands in the place of `folder` and is none is "." too.
     """
     found: dict[str, Stat] = {}
+    if not is_folder(folder):
+        seen = _stat_of(str(folder))
+        return {} if seen is None else {".": seen}
     pending = [(str(folder), "")]
     while pending:
         place, inside = pending.pop()
@@ -137,6 +141,16 @@ def unread_in(files: Mapping[str, Stat]) -> str:
     return min((name for name, seen in files.items() if seen.kind == UNREAD), default="")
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a real folder lies there, or nobody can tell."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
 def can_list(folder: Path) -> bool:
     """Return whether a folder is not there, or can be listed."""
     try:
@@ -153,6 +167,14 @@ def folders_in(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as items:
             return sorted(item.name for item in items if item.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return all names in a folder, none where it is not there or cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
     except OSError:
         return []
 

@@ -24,7 +24,8 @@ class ForeignRow(Row):
     """One entry of a foreign tree. `form` says in which of its forms it lies there.
 
     `folders` are all that belong to it alone and that a removal takes, `guess` says which of them only
-    seem to; `unread` is the first name that could not be looked into; `unit` is what its reader made.
+    seem to; `unread` is the first name that could not be looked into, `closed` an entry that could not and
+    may be the one that it belongs to; `unit` is what its reader made.
     """
 
     layout: str = ""
@@ -32,6 +33,7 @@ class ForeignRow(Row):
     folders: tuple[Path, ...] = ()
     guess: str = ""
     unread: str = ""
+    closed: str = ""
     unit: Any = field(default=None, repr=False, compare=False)
     # What lay in each folder when it was read, so that a removal sees whether it changed.
     seen: Mapping[Path, Mapping[str, Stat]] = field(default_factory=dict, repr=False, compare=False)
@@ -52,8 +54,12 @@ class ForeignRow(Row):
         """Why no rule may remove it, "" where one may."""
         if self.unread:
             return f"{self.unread} cannot be read"
+        if self.closed:
+            return f"it may belong to {self.closed}, which cannot be read"
         if self.health == UNKNOWN:
             return "no reader knows its version"
+        if self.foreign == (".",):
+            return "no folder stands in its place"
         if not self.folders:
             return "it shares its files with others"
         return f"it holds a file that is not {self.layout}'s: {self.foreign[0]}" if self.foreign else ""
@@ -79,8 +85,11 @@ class ForeignVerdict(Verdict):
 
     @property
     def status(self) -> str:
-        """As for our own entries, and litter, and unknown where no reader knows it all."""
-        if any(fault.kind in ("version", UNREAD) for fault in self.faults):
+        """As for our own entries, and litter, and unknown where what is known is not wrong."""
+        unread = [fault for fault in self.faults if fault.kind == UNREAD]
+        if any(fault.kind == "version" for fault in self.faults) or (
+            unread and len(unread) == len(self.faults) and not self.missing_ranks
+        ):
             return UNKNOWN
         if self.health == LITTER:
             return LITTER

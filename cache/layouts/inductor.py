@@ -23,6 +23,7 @@ GENERATED = "generated"
 FORMS = {"f": "fx graph", "a": "AOTAutograd"}
 EFFECTS = Effects(
     link="torch follows it, wherever it leads",
+    special="what opens it waits for ever, or fails (likely)",
     source_syntax="each compile that needs it fails with SyntaxError",
     source_other="torch runs it as it stands, without complaint",
     library_cut="the process dies with SIGBUS where it is loaded",

@@ -24,6 +24,7 @@ class Effects:
     """What the program does with each kind of damage."""
 
     link: str
+    special: str
     source_syntax: str
     source_other: str
     library_cut: str
@@ -40,7 +41,10 @@ def file_faults(
         if files[name].kind == UNREAD:
             yield unread_fault(name)
             continue
-        if files[name].kind != "file":
+        if files[name].kind == "other":
+            yield ForeignFault(name, "unreadable", "not a regular file", effects.special)
+            continue
+        if files[name].kind == "link":
             yield ForeignFault(name, "symlink", "no link is followed", effects.link)
             continue
         try:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from graphkiln.cache.inspect.catalogue import Row
 from graphkiln.cache.inspect.removal import Removed
-from graphkiln.cache.layouts.files import walk
+from graphkiln.cache.layouts.files import is_folder, walk
 from graphkiln.cache.layouts.found import ForeignRow
 from graphkiln.cache.store.files import flush_folder
 from graphkiln.cache.store.sweep import remove_tree
@@ -102,7 +102,10 @@ def _closed(folder: Path) -> Path | None:
 def _deleted(folder: Path) -> str:
     """Delete a folder and return "", or why something of it is left."""
     try:
-        shutil.rmtree(folder)
+        if is_folder(folder):
+            shutil.rmtree(folder)
+        else:
+            folder.unlink()
     except OSError as error:
         return (error.strerror or str(error)).lower() if os.path.lexists(folder) else ""
     return ""

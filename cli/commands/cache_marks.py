@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from graphkiln.cli.commands.asked import Json
-from graphkiln.cli.commands.foreign import need_own
+from graphkiln.cli.commands.foreign import is_foreign, need_own
 from graphkiln.cli.commands.opening import EntryName, open_store
 from graphkiln.cli.errors import NOT_HERE, YES, UsageProblem
 from graphkiln.cli.session import Session
@@ -46,6 +46,8 @@ def check_label(session: Session, entry: str, text: str) -> None:
 
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,99}", text) is None:
         raise UsageProblem(f"{text!r} is no label", "letters, digits and . _ : @ + -, at most 100")
+    if is_foreign(text):
+        raise UsageProblem(f"{text!r} reads as a place in the tree of another program", "take another word")
     if re.fullmatch(r"[0-9a-f]+", text):
         raise UsageProblem(f"{text!r} could be the beginning of a key", "add another letter")
     from graphkiln.cache.inspect.catalogue import find_row, scan

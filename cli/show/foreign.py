@@ -14,7 +14,7 @@ from graphkiln.cli.show.table import below, facts, table
 from graphkiln.cli.show.terminal import Style, printable
 
 if TYPE_CHECKING:
-    from graphkiln.cache.layouts.found import ForeignAccount, ForeignVerdict
+    from graphkiln.cache.layouts.found import ForeignAccount, ForeignRow, ForeignVerdict
     from graphkiln.cache.store.reading import Fault
 
 
@@ -50,7 +50,7 @@ def head_pairs(found: ForeignAccount, verdict: ForeignVerdict) -> list[tuple[str
         ("entry", row.id),
         ("layout", f"{row.layout}, {row.form}"),
         ("model", f"{' '.join(filter(None, (row.model, row.dtype)))}{where}"),
-        ("status", row.status + (f": {row.fault}" if row.fault else "")),
+        ("status", status_text(found, verdict)),
         ("sound", sound),
         ("key", row.key),
         ("size", f"{bytes_text(row.size)} in {count_text(row.files, 'file')}"),
@@ -60,6 +60,18 @@ def head_pairs(found: ForeignAccount, verdict: ForeignVerdict) -> list[tuple[str
         ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
         *(("path", str(folder)) for folder in row.folders or (row.path,)),
     ]
+
+
+def statuses_of(row: ForeignRow, verdict: ForeignVerdict) -> tuple[str, ...]:
+    """Returns all that holds for an entry, its health first, which every byte may tell better than a list."""
+    health, *more = row.statuses
+    return (verdict.status if health == "sound" else health, *more)
+
+
+def status_text(found: ForeignAccount, verdict: ForeignVerdict) -> str:
+    telling = [name for name in statuses_of(found.row, verdict) if name != "sound"]
+    why = found.row.fault or next((f"{fault.file}: {fault.kind}" for fault in verdict.faults), "")
+    return (", ".join(telling) or "sound") + (f": {why}" if why else "")
 
 
 def factors_lines(found: ForeignAccount, style: Style, *, every_value: bool) -> list[str]:
@@ -128,7 +140,7 @@ def account_json(found: ForeignAccount, verdict: ForeignVerdict) -> dict[str, An
         "files": row.files,
         "created": row.created,
         "last_used": row.last_used,
-        "status": list(row.statuses),
+        "status": list(statuses_of(row, verdict)),
         "fault": row.fault,
         "about": dict(found.about),
         "versions": dict(found.versions),

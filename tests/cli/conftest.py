@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from graphkiln.cli.app import main
+from tests.layouts.trees import Vllm
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -39,6 +40,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Run(status, captured.out, captured.err)
 
     return started
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Vllm:
+    """Gives what one start of a vLLM leaves in a cache root."""
+    return Vllm(tmp_path / "root").write()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,17 @@ def test_of_two_aot_folders_with_the_code_of_one_entry_one_stands_alone(tmp_path
     # Which one is the entry's only the time tells.
     assert rows[tree.short].guess
     assert rows[tree.short].unit.how.startswith("a guess: 2 AOT folders have its code")
+
+
+@pytest.mark.parametrize("later", [-500, 500])
+def test_of_two_aot_folders_the_one_that_follows_the_factor_file_is_the_entrys(
+    later: int, tmp_path: Path
+) -> None:
+    tree = Vllm(tmp_path).write()
+    name = copied(tree)
+    other = tree.aot_folder.parent / name / tree.model.relative_to(tree.aot_folder)
+    os.utime(other, (tree.at + later, tree.at + later))
+    assert scanned(tmp_path)[tree.short].unit.aot.name == tree.long
 
 
 def test_the_rarer_code_hashes_are_tried_once_for_all_folders_of_one_code(

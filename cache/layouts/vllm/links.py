@@ -123,15 +123,18 @@ def _by_time(
     for aots, folders in groups.values():
         waiting = sorted((one for one in folders if one.name not in taken), key=_begun, reverse=True)
         open_starts: list[PieceFolder] = []
+        pairs: list[tuple[PieceFolder, AotFolder]] = []
         for aot in sorted(aots, key=_begun):
             while waiting and _begun(waiting[-1]) <= _begun(aot):
                 open_starts.append(waiting.pop())
+            if open_starts:
+                pairs.append((open_starts.pop(), aot))
+        if not pairs and len(folders) == 1:
             # A copy may have lost its times; a single candidate is the one all the same.
-            left = open_starts or (waiting if len(folders) == 1 else [])
-            if left:
-                folder = left.pop()
-                how = _how(folder, aot, len(folders), len(aots))
-                yield Unit(folder, aot, how, certain=len(folders) == len(aots) == 1)
+            pairs = [(folder, min(aots, key=_begun)) for folder in waiting]
+        for folder, aot in pairs:
+            how = _how(folder, aot, len(folders), len(aots))
+            yield Unit(folder, aot, how, certain=len(folders) == len(aots) == 1)
 
 
 def _how(folder: PieceFolder, aot: AotFolder, folders: int, aots: int) -> str:

@@ -31,8 +31,7 @@ class VllmReader:
     def scan(self, root: Path) -> Catalogue:
         """Return the entries below a cache root, newest first."""
         tree = scan_tree(root)
-        found = (row_of(unit, unkeyed=tree.unkeyed, unread=tree.unread) for unit in linked(tree))
-        rows = [replace(row, reader=self) for row in found]
+        rows = [replace(row_of(unit, tree), reader=self) for unit in linked(tree)]
         ordered = sorted(superseded(rows), key=lambda row: (row.created, row.id), reverse=True)
         return Catalogue(tree.root, tuple(ordered), tree.foreign)
 

@@ -14,7 +14,7 @@ from graphkiln.cache.layouts.vllm.factor_file import FactorFile
 from graphkiln.cache.layouts.vllm.index import ADAPTOR, Row, read_index
 from graphkiln.cache.layouts.vllm.links import Unit
 from graphkiln.cache.layouts.vllm.model import MODEL_FILE, Model
-from graphkiln.cache.layouts.vllm.scan import AotFolder, Folder, PieceFolder
+from graphkiln.cache.layouts.vllm.scan import AotFolder, Folder, PieceFolder, VllmTree
 
 _RANK = r"rank_\d+_\d+"
 _KNOWN = re.compile(
@@ -26,19 +26,17 @@ DISABLED = "VLLM_DISABLE_COMPILE_CACHE"
 _NO_AOT = "no AOT folder belongs to it"
 
 
-def row_of(unit: Unit, *, unkeyed: bool = False, unread: str = "") -> ForeignRow:
-    """Return the row of one unit; `unkeyed` for a folder whose name does not follow from its factors.
-
-    `unread` is a place that cannot be looked into, in which its AOT folder may lie.
-    """
+def row_of(unit: Unit, tree: VllmTree) -> ForeignRow:
+    """Return the row of one unit of a tree."""
     folders = [folder for folder in (unit.pieces, unit.aot) if folder is not None]
     main: Folder = folders[0]
     factors = unit.pieces.known_factors if unit.pieces else None
     model = unit.aot.summary if unit.aot else None
     hidden = next(filter(None, (unread_in(folder.files) for folder in folders)), "")
     if not hidden and unit.aot is None and not unit.overwritten_by and _nothing_to_load(unit) == _NO_AOT:
-        hidden = unread
-    health, fault = (UNKNOWN, f"{hidden}: unread") if hidden else _health(unit, unkeyed=unkeyed)
+        # Its AOT folder may lie there.
+        hidden = tree.unread
+    health, fault = (UNKNOWN, f"{hidden}: unread") if hidden else _health(unit, unkeyed=tree.unkeyed)
     form = form_of(unit)
     return ForeignRow(
         unit.id,
@@ -62,6 +60,7 @@ def row_of(unit: Unit, *, unkeyed: bool = False, unread: str = "") -> ForeignRow
         seen={folder.path: folder.files for folder in folders},
         foreign=tuple(foreign_files(unit)),
         unread=hidden,
+        closed=tree.closed if unit.pieces is None or (unit.aot and not unit.certain) else "",
         guess="" if unit.certain or not unit.aot else f"its AOT folder {unit.aot.name[:10]} is a guess",
         unit=unit,
     )
@@ -143,6 +142,8 @@ def missing_ranks(unit: Unit) -> tuple[str, ...]:
     for folder in folders:
         models = isinstance(folder, AotFolder)
         there = {rank for rank in folder.ranks if not models or f"rank_{rank}/{MODEL_FILE}" in folder.files}
+        # What may not be looked into holds a rank as long as nothing else is known.
+        there |= {rank for rank in folder.ranks if f"rank_{rank}" in folder.files}
         # Without any there is nothing to compare, which is told otherwise.
         have += [there] if there else []
     known = set().union(*have) if have else set()
@@ -154,6 +155,9 @@ def missing_ranks(unit: Unit) -> tuple[str, ...]:
 
 def _health(unit: Unit, *, unkeyed: bool) -> tuple[str, str]:
     """Return what names, sizes and the small files say, and why."""
+    for folder in (unit.pieces, unit.aot):
+        if folder and folder.out_of_place:
+            return "broken", str(folder.out_of_place)
     if unit.overwritten_by:
         return LITTER, f"its AOT folder was overwritten when {unit.overwritten_by} was made"
     fault = _factor_fault(unit, unkeyed=unkeyed) or (unit.aot.fault if unit.aot else None)

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from graphkiln.cache.errors import UnknownLayout
 from graphkiln.cache.layouts.files import (
+    UNREAD,
     FileFault,
     Stat,
     can_list,
     folders_in,
     last_byte,
+    names_in,
     open_file,
     read_file,
     read_head,
@@ -53,6 +55,16 @@ class Folder:
         """The ranks that have a folder with a file in it, without `rank_`."""
         found = {match[1] for name in self.files if (match := RANK.match(name))}
         return tuple(sorted(found))
+
+    @property
+    def out_of_place(self) -> FileFault | None:
+        """What is wrong where no folder stands in its place; a closed one is a folder."""
+        seen = self.files.get(".")
+        if seen is None or seen.kind == UNREAD:
+            return None
+        if seen.kind == "link":
+            return FileFault(".", "symlink", "a link stands where a folder should be, and none is followed")
+        return FileFault(".", "unreadable", "a file stands where a folder should be")
 
     def mtime(self, name: str) -> float | None:
         stat = self.files.get(name)
@@ -173,6 +185,8 @@ class VllmTree:
     unkeyed: bool = False
     # The first place among the AOT folders that cannot be looked into: whose it is nobody can tell.
     unread: str = ""
+    # The first short-hash folder whose factors cannot be looked into: it may be any AOT folder's.
+    closed: str = ""
 
 
 def scan_tree(path: Path) -> VllmTree:
@@ -182,20 +196,21 @@ def scan_tree(path: Path) -> VllmTree:
     """
     base = path / PIECES if (path / PIECES).is_dir() else path
     names = folders_in(base)
-    shorts = [name for name in names if SHORT.fullmatch(name)]
-    if not shorts and AOT not in names:
+    shorts = [name for name in names_in(base) if SHORT.fullmatch(name)]
+    if not any(name in names for name in (*shorts, AOT)):
         if any(RANK.fullmatch(name) for name in names):
             return VllmTree(base, (PieceFolder(base, walk(base)),), (), unkeyed=True)
         if base.name != PIECES and not _ROOT_NAMES & set(names):
             raise UnknownLayout(str(path), "vllm", f"it holds {seen_text(path)}")
     pieces = tuple(PieceFolder(base / name, walk(base / name)) for name in shorts)
-    longs = [name for name in folders_in(base / AOT) if LONG.fullmatch(name)]
+    longs = [name for name in names_in(base / AOT) if LONG.fullmatch(name)]
     seen = SeenModels()
     aots = tuple(_looked_into(base / AOT / name, seen) for name in longs)
     hidden = [f"{AOT}/{one.name[:10]}/{name}" for one in aots if (name := unread_in(one.files))]
     unread = hidden[0] if hidden else "" if can_list(base / AOT) else AOT
+    closed = next((one.name for one in pieces if one.known_factors is None and unread_in(one.files)), "")
     foreign = tuple(_foreign(base, {*shorts, AOT}, set(longs)))
-    return VllmTree(base, pieces, aots, foreign, unread=unread)
+    return VllmTree(base, pieces, aots, foreign, unread=unread, closed=closed)
 
 
 def _looked_into(path: Path, seen: SeenModels) -> AotFolder:

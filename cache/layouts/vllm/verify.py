@@ -21,11 +21,11 @@ from graphkiln.cache.layouts.vllm.index import ADAPTOR, INDEX_FILE, Row, read_in
 from graphkiln.cache.layouts.vllm.links import Unit
 from graphkiln.cache.layouts.vllm.model import MODEL_FILE, Model
 from graphkiln.cache.layouts.vllm.rows import missing_ranks, name_fault
-from graphkiln.cache.layouts.vllm.scan import AotFolder, Folder, PieceFolder
+from graphkiln.cache.layouts.vllm.scan import AOT, AotFolder, Folder, PieceFolder
 
 _INDUCTOR = Effects(
-    effects.LINK, effects.SOURCE_SYNTAX, effects.SOURCE_OTHER, effects.LIBRARY_CUT, effects.LIBRARY_NONE,
-    effects.PROBE_EMPTY, effects.PICKLE_DAMAGED,
+    effects.LINK, effects.SPECIAL, effects.SOURCE_SYNTAX, effects.SOURCE_OTHER, effects.LIBRARY_CUT,
+    effects.LIBRARY_NONE, effects.PROBE_EMPTY, effects.PICKLE_DAMAGED,
 )  # fmt: skip
 _DRAFT = re.compile(r"(.*/)?(model\.\d+\.tmp|tmp[a-z0-9_]{8}|\..*\.tmp)")
 
@@ -47,12 +47,27 @@ def verdict_of(row: ForeignRow) -> ForeignVerdict:
         notes.append(effects.NO_PIECES)
     for rank in missing_ranks(unit):
         notes.append(f"rank_{rank}: {effects.RANK_GONE}")
-    told = {(fault.file, fault.kind): fault for fault in faults}
+    told = {(fault.file, fault.kind): fault for fault in faults if _is_known(unit, fault)}
     ordered = sorted(told.values(), key=lambda fault: (fault.file, fault.kind))
     return ForeignVerdict(
         row.id, row.path, tuple(ordered), missing_ranks(unit), row.size, row.files,
         health=row.health if row.health == "litter" else "sound", notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _is_known(unit: Unit, fault: ForeignFault) -> bool:
+    """Return whether a fault is more than that something may not be looked into, which is told as such."""
+    if fault.kind == UNREAD:
+        return True
+    hidden = [
+        name for name, seen in (unit.pieces.files if unit.pieces else {}).items() if seen.kind == UNREAD
+    ]
+    if unit.aot:
+        base = aot_base(unit.aot)
+        hidden += [base + name for name, seen in unit.aot.files.items() if seen.kind == UNREAD]
+    # The folder itself goes by the name of a dot.
+    places = [name.removesuffix(".") if f"/{name}".endswith("/.") else f"{name}/" for name in hidden]
+    return fault.file not in hidden and not any(fault.file.startswith(place) for place in places)
 
 
 def _never(unit: Unit) -> bool:
@@ -72,6 +87,9 @@ def _inductor_faults(folder: Folder) -> Iterator[ForeignFault]:
 def _piece_faults(unit: Unit, notes: list[str], *, keyed: bool) -> Iterator[ForeignFault]:
     folder = unit.pieces
     assert folder is not None
+    if folder.out_of_place:
+        yield _in_its_place(folder.out_of_place)
+        return
     if not folder.parts and unread_in(folder.files):
         yield from _inductor_faults(folder)
         return
@@ -183,7 +201,10 @@ def _artifact_faults(folder: PieceFolder, notes: list[str]) -> Iterator[ForeignF
 
 
 def _aot_faults(unit: Unit, aot: AotFolder, notes: list[str]) -> Iterator[ForeignFault]:
-    base = f"torch_aot_compile/{aot.name[:10]}/"
+    base = aot_base(aot)
+    if aot.out_of_place:
+        yield _moved(_in_its_place(aot.out_of_place), base)
+        return
     for rank in aot.ranks:
         name = f"rank_{rank}/{MODEL_FILE}"
         found = aot.model(rank)
@@ -201,6 +222,15 @@ def _aot_faults(unit: Unit, aot: AotFolder, notes: list[str]) -> Iterator[Foreig
         if _DRAFT.fullmatch(name):
             notes.append(f"{base}{name}: left by a process that died while it wrote")
     yield from (_moved(fault, base) for fault in _inductor_faults(aot))
+
+
+def _in_its_place(fault: FileFault) -> ForeignFault:
+    effect = effects.LINK if fault.kind == "symlink" else effects.IN_THE_WAY
+    return ForeignFault(fault.name, fault.kind, fault.detail, effect)
+
+
+def aot_base(aot: AotFolder) -> str:
+    return f"{AOT}/{aot.name[:10]}/"
 
 
 def _moved(fault: ForeignFault, base: str) -> ForeignFault:
