@@ -17,7 +17,7 @@ from graphkiln.cli.argv import rewrite
 from graphkiln.cli.commands import cache, check, explain, key, precompile, target, warm
 from graphkiln.cli.errors import INTERRUPTED, Problem, UsageProblem, problem_of
 from graphkiln.cli.session import Session, json_text
-from graphkiln.cli.show.stdout import complete_streams, write_out
+from graphkiln.cli.show.stdout import complete_streams, unwritten, write_out
 
 # The root of what the parser raises has no name that all versions of typer share.
 PARSER_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -52,6 +52,10 @@ def main(argv: list[str] | None = None) -> int:
         write_out("")  # what --help printed
     except KeyboardInterrupt:
         status = INTERRUPTED
+    except OSError as error:
+        # Help is all that the parser writes itself, and what it writes opens no file.
+        nameless = error.filename is None and not isinstance(error, BrokenPipeError)
+        return failed(words, unwritten(error) if nameless and {"--help", "-h"} & set(words) else error)
     except Exception as error:
         return failed(words, error)
     if status == INTERRUPTED:

@@ -42,8 +42,13 @@ def write_out(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _give_up_stdout()
-        raise OSError(error.errno, error.strerror, "stdout") from error
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> OSError:
+    """Returns an error of a write to stdout as one that names it, and lets go what was not written."""
+    _give_up_stdout()
+    return OSError(error.errno, error.strerror, "stdout")
 
 
 def _give_up_stdout() -> None:

@@ -54,7 +54,7 @@ def test_a_closed_stdout_is_no_fault_where_there_is_nothing_to_write(tmp_path: P
 
 
 def test_a_full_stdout_is_named(tmp_path: Path) -> None:
-    for words in ("target list", "--version", "target list --json"):
+    for words in ("target list", "--version", "target list --json", "--help", "cache ls -h"):
         done = without(">/dev/full", words)
         assert done.returncode == 4
         assert done.stderr == "error: stdout: No space left on device\nhint: free some space\n"
