@@ -2,6 +2,7 @@
 
 - `-O2`, `-O=2` and `-O 2` become `--optimization-level 2`.
 - `-cc.a.b=value`, `-cc.a.b value`, `-cc JSON` and the long spelling become one `--compilation-config JSON`.
+- What stands behind -- of `precompile --engine` becomes one option: it is for the engine.
 - The global options may stand anywhere: they are moved in front of the command.
 """
 
@@ -19,6 +20,7 @@ DOTTED_FIELD = "inductor_compile_config"
 LEVEL = "--optimization-level"
 FLAGS = ("-v", "-vv", "--verbose", "-q", "--quiet")
 ROOT = "--cache-root"
+ENGINE, ENGINE_WORDS = "--engine", "--engine-words"
 
 
 def rewrite(argv: list[str]) -> list[str]:
@@ -44,6 +46,8 @@ def rewrite(argv: list[str]) -> list[str]:
             config = merged(config, nested(name, given))
         else:
             kept.append(word)
+    if "precompile" in kept and any(word.partition("=")[0] == ENGINE for word in kept) and rest:
+        kept, rest = [*kept, ENGINE_WORDS, json.dumps(rest[1:])], []
     if config:
         kept += [CONFIG, json.dumps(config)]
     return front + kept + rest

@@ -33,6 +33,17 @@ class UsageProblem(Exception):
         return self.sentence
 
 
+class EngineProblem(Exception):
+    """Another engine is not here (status 4), or did not start (status 1): `sentence`, `hint`, `status`."""
+
+    def __init__(self, sentence: str, hint: str, status: int = NOT_HERE) -> None:
+        super().__init__(sentence, hint, status)
+        self.sentence, self.hint, self.status = sentence, hint, status
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
 @dataclass(frozen=True)
 class Problem:
     """What a person is told: a `sentence`, a `hint` or None, the exit `status`; `kind` names the error."""
@@ -103,6 +114,8 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
 def problem_of(error: BaseException) -> Problem:
     """Returns what to tell about `error`; one that nobody expected is named as such."""
     kind = type(error).__name__
+    if isinstance(error, EngineProblem):
+        return Problem(kind, one_line(error.sentence), error.hint, error.status)
     for base in type(error).__mro__:
         if base.__name__ in TABLE:
             status, hint = TABLE[base.__name__]

@@ -149,6 +149,15 @@ class Asked:
     def model(self) -> str:
         return str(self.deployment["model"])
 
+    def need_none(self, where: str) -> None:
+        """Refuses a MODEL and every option about it, each of which belongs elsewhere."""
+        usual = {name: one.default for name, one in inspect.signature(options).parameters.items()}
+        given = [name for name, value in self.deployment.items() if value != (usual | {"model": ""})[name]]
+        names = ["MODEL" if name == "model" else f"--{name.replace('_', '-')}" for name in given]
+        names += ["what -O and -cc say"] if self.config else []
+        if names:
+            raise UsageProblem(f"with --engine, {names[0]} {where}", "put it there")
+
     def build(self) -> tuple[Deployment, CompilationConfig]:
         """Returns the two checked objects; a value that they refuse is bad usage.
 

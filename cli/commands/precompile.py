@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from graphkiln.cli.argv import ENGINE_WORDS
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
 from graphkiln.cli.commands.starting import started
 from graphkiln.cli.errors import UsageProblem
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from graphkiln.core.report import Progress, StartReport
 
 
-@with_deployment
+@partial(with_deployment, model_needed=False)
 def precompile(
     session: Session,
     asked: Asked,
@@ -51,9 +54,28 @@ def precompile(
             show_default=False,
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine",
+            metavar="vllm[:DIR]",
+            help="Let an installed vLLM fill its own cache: --engine vllm -- MODEL [OPTIONS OF vllm serve].",
+            show_default=False,
+        ),
+    ] = None,
+    engine_words: Annotated[str | None, typer.Option(ENGINE_WORDS, hidden=True)] = None,
     as_json: Json = False,
 ) -> int:
     """Traces MODEL, compiles it, checks it and publishes the entry."""
+    if engine is not None:
+        from graphkiln.cli.commands.precompile_engine import precompile_engine
+
+        if no_check or weights or no_store_source or self_contained or debug_dump:
+            raise UsageProblem("--engine takes --json and --cache-root alone", "leave the others out")
+        asked.need_none("goes to vLLM behind --")
+        return precompile_engine(session, engine, json.loads(engine_words or "[]"), as_json=as_json)
+    if not asked.model:
+        raise UsageProblem("missing argument 'MODEL'", "graphkiln precompile --help says what it takes")
     if weights not in (None, "none", "load"):
         raise UsageProblem(f"--weights takes none or load, not {weights!r}")
     from graphkiln.core.target.description import is_description
