@@ -11,6 +11,7 @@ from dataclasses import dataclass
 CHUNK = 1 << 12
 # No opcode that is taken from the window without asking is longer, so that none lies across its end.
 _MARGIN = 512
+_STEP = 1 << 16
 
 
 class OpenFile:
@@ -31,13 +32,19 @@ class OpenFile:
         self.reads.append((start, found))
         return found
 
-    def holds(self, reads: Iterable[tuple[int, bytes]], place: bytearray) -> bool:
-        """Return whether the same would be read from it; `place` is used for that, and has the room."""
+    def holds(self, reads: Iterable[tuple[int, bytes]]) -> bool:
+        """Return whether the same would be read from it; no more is read than up to the first difference."""
+        # One place for all: memory that is new costs more than the reading.
+        place = bytearray(_STEP)
         with memoryview(place) as room:
-            return all(
-                os.preadv(self.descriptor, [room[: len(data)]], start) == len(data) and place.startswith(data)
-                for start, data in reads
-            )
+            for start, data in reads:
+                for at in range(0, len(data), _STEP):
+                    size = min(_STEP, len(data) - at)
+                    if os.preadv(self.descriptor, [room[:size]], start + at) != size:
+                        return False
+                    if not place.startswith(memoryview(data)[at : at + size]):
+                        return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ NEVER_LOADS = "inductor"
 _HOLDER, _ARTIFACTS = "standalone_compile_artifacts", "StandaloneCompiledArtifacts"
 _MOST_RECORDS = 20_000
 # So much of what was read is kept to compare other files with.
-_MOST_KEPT = 64 << 20
+_MOST_KEPT = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -227,21 +227,19 @@ class SeenModels:
 
     def __init__(self) -> None:
         self._seen: dict[int, list[tuple[list[tuple[int, bytes]], Summary]]] = {}
-        self._place = bytearray()
         self._kept = 0
 
     def summary(self, whole: Span, name: str = MODEL_FILE) -> Summary:
         """Return what a list needs of the `model` in an open file; `FileFault` as in `read_model`."""
         same_size = self._seen.setdefault(len(whole), [])
         for reads, summary in same_size:
-            if whole.file.holds(reads, self._place):
+            if whole.file.holds(reads):
                 return summary
-        found, reads = read_model(whole, name).summary(), joined(whole.file.reads)
-        sizes = [len(data) for _, data in reads]
-        if self._kept + sum(sizes) <= _MOST_KEPT:
-            self._kept += sum(sizes)
-            self._place.extend(bytes(max(max(sizes) - len(self._place), 0)))
-            same_size.append((reads, found))
+        found = read_model(whole, name).summary()
+        size = sum(len(data) for _, data in whole.file.reads)
+        if self._kept + size <= _MOST_KEPT:
+            self._kept += size
+            same_size.append((joined(whole.file.reads), found))
         return found
 
 
