@@ -24,6 +24,7 @@ from graphkiln.core.models.experts import TRACEABLE
 from graphkiln.core.models.source import ModelSource, identify
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.report import Decision
+from graphkiln.core.target.description import is_description
 from graphkiln.core.target.named import Target, find_target
 
 if TYPE_CHECKING:
@@ -221,10 +222,11 @@ def _target(deployment: Deployment, decisions: list[Decision], device: str | Non
     asked = deployment.target or deployment.device
     target = find_target(asked or device)
     if asked != target.name:
-        reason = (
-            "the richest instruction set of this CPU"
-            if asked
-            else f"no target was named: the {_KINDS[target.kind]} here"
-        )
+        if asked is None:
+            reason = f"no target was named: the {_KINDS[target.kind]} here"
+        elif is_description(asked):
+            reason = "the description in that file"
+        else:
+            reason = "the richest instruction set of this CPU"
         decisions.append(Decision("target", asked, target.name, reason))
     return target

@@ -28,6 +28,7 @@ from graphkiln.core.report import Progress, Silent, StartReport
 from graphkiln.core.runner import Runner
 from graphkiln.core.session import Session
 from graphkiln.core.target.described import seen_here
+from graphkiln.core.target.required import route
 from graphkiln.core.uncached import mode_none, why_uncached
 
 Weights = Literal["load", "none"]
@@ -67,7 +68,8 @@ class Start:
         debug_dump: Path | str | None = None,
         builds: bool = False,
     ) -> tuple[Runner, StartReport]:
-        emulated = seen_here() is not None
+        described = seen_here()
+        emulated = described is not None
         if emulated:
             check, weights, first_call = False, "none", False
         with collector_paused(), self.phases.phase("plan"):
@@ -107,6 +109,8 @@ class Start:
                 forward(*served.example_inputs(session.journal.smallest))
         session.settle_aot()
         report = replace(prover.kept(session.report(), session.store), emulated=emulated)
+        if described is not None and report.outcome == "compiled":
+            report = replace(report, notes=(*report.notes, route(described)))
         if session.dump is not None:
             session.dump.decisions(plan, report.decisions, report.key)
             # A hit compiles nothing, so that there is nothing else to show.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graphkiln.cli.show.numbers import bytes_text
@@ -48,11 +48,24 @@ def description_lines(found: Description, style: Style) -> list[str]:
             ("registers", f"{device.regs_per_multiprocessor} an SM"),
             ("threads", f"{device.max_threads_per_multi_processor} an SM"),
             ("torch", versions.torch),
+            ("torch files", (versions.torch_sources or "not recorded")[:12]),
             ("CUDA", versions.cuda),
             ("triton", versions.triton or "none"),
+            ("ptxas", versions.ptxas or "none"),
             ("python", versions.python),
+            ("attention", attention_text(found.attention)),
             ("origin", found.origin),
             ("note", found.note),
         ],
         style,
     )
+
+
+def attention_text(rows: Mapping[str, str] | None) -> str:
+    """Returns the kernels that torch takes for attention, those of one dtype together."""
+    if rows is None:
+        return "not recorded"
+    kernels: dict[str, set[str]] = {}
+    for kind, kernel in rows.items():
+        kernels.setdefault(kind.partition(" ")[0], set()).add(kernel)
+    return "; ".join(f"{dtype}: {', '.join(sorted(found))}" for dtype, found in kernels.items())

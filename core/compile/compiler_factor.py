@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +18,7 @@ from graphkiln.core.compile.torch_options import torch_options
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.passes.sources import syntax_digest
 from graphkiln.core.target.named import Target
-from graphkiln.core.trace.functions import TORCH_PARTS
+from graphkiln.core.target.torch_build import build_for, torch_sources
 
 # Where Triton puts files, what it prints, and what every compile of ours sets itself.
 _TRITON_NEUTRAL = frozenset(
@@ -30,7 +28,6 @@ _TRITON_NEUTRAL = frozenset(
         "TRITON_DISABLE_LINE_INFO", "TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH", "TRITON_LIBCUDA_PATH",
     }
 )  # fmt: skip
-_MOST_THREADS = 4
 # Variables of its own that Triton names otherwise, and that reach its code or what it is keyed by.
 _TRITON_OTHERS = (
     "ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5",
@@ -47,7 +44,10 @@ def compiler_factor(target: Target, passes: Pipeline) -> dict[str, Any]:
 
     Raises Bypass for an option that has no plain form, CompileError for a pass without source.
     """
-    return {**compiler_values(target.kind, passes), "target": target.as_factor()}
+    described = getattr(target, "described", None)
+    # Another build of the same torch, which is all that may differ from what a description says.
+    build = {} if described is None else {"torch": build_for(described.versions.torch)}
+    return {**compiler_values(target.kind, passes), **build, "target": target.as_factor()}
 
 
 def compiler_values(kind: Literal["cpu", "cuda"], passes: Pipeline) -> dict[str, Any]:
@@ -87,44 +87,6 @@ def triton_factor() -> dict[str, Any]:
             if (name.startswith("TRITON_") and name not in _TRITON_NEUTRAL) or name in _TRITON_OTHERS
         },
     }
-
-
-def torch_sources(root: Path = Path(torch.__file__).parent) -> str:
-    """Returns one digest of the parts of torch that make code: their Python text, the commit of the rest."""
-    parts = [f"{part}/" for part in TORCH_PARTS if (root / part).is_dir()]
-    files = [
-        *_sources(str(root), "", below=False),
-        *(file for part in parts for file in _sources(str(root), part)),
-    ]
-    files.sort(key=lambda file: file.split("/"))
-    # Every start reads this thousand of files; reading and digesting let other threads run.
-    threads = min(_MOST_THREADS, os.cpu_count() or 1)
-    with ThreadPoolExecutor(threads, "graphkiln-sources") as pool:
-        shares = [*pool.map(lambda first: _digests(root, files[first::threads]), range(threads))]
-    total = hashlib.sha256(str(torch.version.git_version).encode())
-    for at, file in enumerate(files):
-        total.update(file.encode())
-        total.update(shares[at % threads][at // threads])
-    return total.hexdigest()
-
-
-def _sources(root: str, folder: str, *, below: bool = True) -> Iterator[str]:
-    """Yields the Python files of a folder, `""` or one that ends in a slash, by their names from `root`."""
-    with os.scandir(f"{root}/{folder}") as found:
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                if below:
-                    yield from _sources(root, f"{folder}{entry.name}/")
-            elif entry.name.endswith(".py"):
-                yield folder + entry.name
-
-
-def _digests(root: Path, files: list[str]) -> list[bytes]:
-    found = []
-    for file in files:
-        with open(f"{root}/{file}", "rb", buffering=0) as opened:
-            found.append(hashlib.sha256(opened.read()).digest())
-    return found
 
 
 def pipeline_digest(kind: Literal["cpu", "cuda"]) -> dict[str, str]:

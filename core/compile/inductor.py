@@ -45,7 +45,7 @@ from graphkiln.core.errors import Bypass, CompileError, NoCompiler, causes
 from graphkiln.core.passes.manager import PassManager, Watch
 from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.target.cpu import CpuTarget
-from graphkiln.core.target.described import seen_here
+from graphkiln.core.target.described import seen_here, wanted_it
 from graphkiln.core.target.named import Target
 from graphkiln.core.target.undecided import refuse_undecided
 
@@ -208,6 +208,9 @@ def _translated(error: Exception, scratch: Path | None = None) -> Exception:
             isinstance(cause, FileNotFoundError) and os.environ.get("CXX", "g++") in str(cause)
         ):
             return _no_compiler()
+        absent = wanted_it(cause)
+        if absent is not None:
+            return absent
         if isinstance(cause, (Bypass, CompileError)):
             return cause
     first = str(error).strip().splitlines() or [type(error).__name__]

@@ -16,6 +16,7 @@ from torch._inductor import config as inductor_config
 from torch._inductor import cpp_builder, cpu_vec_isa
 from torch._inductor import utils as inductor_utils
 
+from graphkiln.core.compile.folding import exact_folding
 from graphkiln.core.compile.instruction_set import flags_for, vector_sets
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.errors import CompileError
@@ -69,6 +70,7 @@ def inductor_environment(settings: InductorSettings, passes: PassManager) -> Ite
             unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
             unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", flags_for(on_cpu.march)),
             _partitions(settings),
+            exact_folding() if on_cpu is not settings.target else contextlib.nullcontext(),
         ):
             yield
     finally:

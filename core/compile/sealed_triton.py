@@ -1,7 +1,7 @@
 """Running sealed Triton kernels: machine code and a launch, no Triton and no compiler.
 
 Private torch calls: `torch._C._StaticCudaLauncher`, torch's own launcher for Inductor's kernels; tried
-on torch 2.11.0. `_load_kernel` gives three values there and four since 2.13.
+on torch 2.11.0. `_load_kernel` gives three values there and four since 2.13, where nothing ran yet.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def load_variant(
 ) -> tuple[Launch, int]:
     """Returns the launch of one configuration, and how many registers its code spills."""
     launcher: Any = torch._C._StaticCudaLauncher
-    function, _, spills, *_ = launcher._load_kernel(
+    # Since 2.13 the module comes before the three.
+    *_, function, _, spills = launcher._load_kernel(
         str(path(variant["cubin"])), described["name"], variant["shared"], device
     )
     return launch_of(variant, described["parameters"], launcher._launch_kernel, function), spills

@@ -23,7 +23,9 @@ from typing import Any
 
 from graphkiln.core.errors import CompileError, NoCompiler
 from graphkiln.core.target.cubin import registers
-from graphkiln.core.target.tried import TRIED, torch_minor
+from graphkiln.core.target.described import seen_here
+from graphkiln.core.target.torch_build import own_ptxas
+from graphkiln.core.target.tried import DESCRIBED, TRIED, torch_minor
 
 _BUILT = "_graphkiln_built"
 # What a source says of the place where it was made, and no code depends on.
@@ -66,11 +68,12 @@ class BuiltTriton:
 def require_triton() -> None:
     """Raises CompileError for a torch whose Triton kernels nobody has sealed, NoCompiler without Triton."""
     version = torch_minor()
-    if version not in TRIED:
+    known = TRIED if seen_here() is None else DESCRIBED
+    if version not in known:
         raise CompileError(
             "target cuda",
-            f"kernels for GPUs were sealed with torch {', '.join(TRIED)} only, and this is torch {version}",
-            f"install torch {[*TRIED][-1]}",
+            f"kernels for GPUs were sealed with torch {', '.join(known)} only, and this is torch {version}",
+            f"install torch {[*known][-1]}",
         )
     try:
         importlib.import_module("triton")
@@ -215,11 +218,3 @@ def triton_environment(scratch: Path) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-def own_ptxas() -> Path:
-    """Returns the assembler that came with Triton: the same file wherever that Triton is installed."""
-    found = importlib.util.find_spec("triton")
-    assert found is not None
-    assert found.origin is not None
-    return Path(found.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"

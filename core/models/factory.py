@@ -20,6 +20,8 @@ from graphkiln.core.trace.arguments import dynamic_dims
 
 # Example token ids stay below this, so that a small embedding takes them.
 _EXAMPLE_IDS = 8
+# Torch lists every backend there is behind what it has to say.
+_MOST_LETTERS = 300
 
 
 def build_from_factory(
@@ -45,6 +47,8 @@ def build_from_factory(
         module = module.to(device) if device.type != "cpu" else module
     module.eval().requires_grad_(False)
     inputs = _example_inputs(source.label, module)
+    if mode is not None and device.type != "cpu":
+        inputs = _under(mode, inputs)
     first = next((p for p in [*module.parameters(), *module.buffers()] if p.is_floating_point()), None)
     return ServedModel(
         backbone=module,
@@ -59,6 +63,16 @@ def build_from_factory(
         device=device,
         weightless=None if mode is None else Weightless(mode, {}),
     )
+
+
+def _under(mode: FakeTensorMode, make: Callable[[int], tuple[Any, ...]]) -> Callable[[int], tuple[Any, ...]]:
+    """What puts its tensors beside the module's own may be putting them on a device that is not here."""
+
+    def made(num_tokens: int) -> tuple[Any, ...]:
+        with mode:
+            return make(num_tokens)
+
+    return made
 
 
 def _placed(values: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
@@ -133,7 +147,8 @@ def _example_inputs(ref: str, module: nn.Module) -> Callable[[int], tuple[Any, .
         except (Exception, SystemExit) as error:
             raise ModelError(
                 ref,
-                f"its example_inputs({num_tokens}) failed: {type(error).__name__}: {error}",
+                f"its example_inputs({num_tokens}) failed: {type(error).__name__}: "
+                f"{str(error)[:_MOST_LETTERS]}",
                 "make it return the arguments of one call, as a tuple",
             ) from error
 

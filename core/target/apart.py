@@ -50,6 +50,10 @@ def apart(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, 
 def only_apart(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[Difference, ...]:
     """Returns what `apart` does where the factors differ in nothing else, () elsewhere."""
     rest = [{name: value for name, value in one.items() if name not in _PLACE} for one in (then, now)]
+    if (then.get("target") or {}).get("device") != (now.get("target") or {}).get("device"):
+        # More of our own modules decide what is compiled for a GPU.
+        shared = set.intersection(*(set(one.get("pipeline") or ()) for one in rest))
+        rest = [{**one, "pipeline": {name: one["pipeline"][name] for name in shared}} for one in rest]
     return () if list(differences("compiler", *rest)) else apart(then, now)
 
 

@@ -9,7 +9,9 @@ import torch
 
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.target.apart import apart, clause
+from graphkiln.core.target.attention import live_attention
 from graphkiln.core.target.description import Description, DeviceProperties, Versions
+from graphkiln.core.target.torch_build import ptxas_text, torch_sources
 
 # Of the properties, what Inductor's heuristics and Triton's limits read: it decides code.
 _IN_KEY = (
@@ -83,7 +85,7 @@ def live_target(title: str | None = None) -> CudaTarget:
 def describe_live() -> Description:
     """Returns the description of the current CUDA device. Raises NoDevice where there is none."""
     live = live_target()
-    return Description("here", live.device, live_versions(), "captured")
+    return Description("here", live.device, live_versions(), "captured", attention=live_attention())
 
 
 def live_properties() -> DeviceProperties:
@@ -102,4 +104,11 @@ def live_versions() -> Versions:
         triton = metadata.version("triton")
     except metadata.PackageNotFoundError:
         triton = None
-    return Versions(str(torch.__version__), str(torch.version.cuda), triton, f"{major}.{minor}")
+    return Versions(
+        torch=str(torch.__version__),
+        torch_sources=torch_sources(),
+        cuda=str(torch.version.cuda),
+        triton=triton,
+        ptxas=ptxas_text(),
+        python=f"{major}.{minor}",
+    )

@@ -1,8 +1,9 @@
 """The one room in which a process is made to see a GPU that is not there.
 
 Every private symbol of torch and Triton that this takes is replaced here and nowhere else, for good:
-a process that has become a described device compiles for it and ends. Tried on torch 2.11.0 with
-Triton 3.6.0, on the CUDA build, which needs no GPU; the CPU build and another torch minor are refused.
+a process that has become a described device compiles for it and ends. Tried on the CUDA build, which
+needs no GPU, of torch 2.11.0 with Triton 3.6.0 and of torch 2.13.0 with Triton 3.7.1, and on the CPU build
+of 2.13.0, for which `cpu_build` does more; another minor is refused by `required`.
 
 Nothing can run by mistake: there is no driver, and the memory of a described device holds nothing.
 """
@@ -11,10 +12,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
+import re
 import types
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,44 +23,7 @@ import torch
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.target.cubin import kernel_name, registers
 from graphkiln.core.target.description import Description
-from graphkiln.core.target.tried import TRIED, torch_minor, torch_version
-
-
-def require_tried(description: Description) -> None:
-    """Raises NoDevice for versions that are not the description's, or that nobody has tried."""
-    where = f"target {description.title}"
-    here, minor = torch_version(), torch_minor()
-    wanted = description.versions.torch.partition("+")[0]
-    if minor not in TRIED:
-        raise NoDevice(
-            where,
-            f"compiling for a device that is not here was tried with torch {', '.join(TRIED)} only, "
-            f"and this is torch {here}",
-            f"install torch {wanted}",
-        )
-    if here != wanted:
-        raise NoDevice(
-            where, f"it was seen with torch {wanted}, and this is torch {here}", f"install torch {wanted}"
-        )
-    try:
-        triton = metadata.version("triton")
-    except metadata.PackageNotFoundError as error:
-        wanted = description.versions.triton or TRIED[minor]
-        raise NoDevice(where, "Triton is not installed", f"install triton=={wanted}") from error
-    if description.versions.triton is not None and triton != description.versions.triton:
-        raise NoDevice(
-            where,
-            f"it was seen with Triton {description.versions.triton}, and this is Triton {triton}",
-            f"install triton=={description.versions.triton}",
-        )
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if python != description.versions.python:
-        raise NoDevice(
-            where,
-            f"it was seen with Python {description.versions.python}, and this is Python {python}",
-            f"run graphkiln with Python {description.versions.python}",
-        )
-
+from graphkiln.core.target.required import require_sources, require_tried
 
 _become: list[Description] = []
 
@@ -70,9 +33,27 @@ def seen_here() -> Description | None:
     return _become[0] if _become else None
 
 
+# What torch says where something would have to run on the device or to lie on it, by its builds.
+_WANTED = re.compile(r"Could not run '([\w:.]+)' with arguments from the 'CUDA' backend|no NVIDIA driver")
+
+
+def wanted_it(error: BaseException) -> NoDevice | None:
+    """Returns what to say of an error that comes of the described device not being here, None of another."""
+    found = _WANTED.search(str(error))
+    if found is None or not _become:
+        return None
+    what = f"run {found[1]} on" if found[1] else "use"
+    return NoDevice(
+        f"target {_become[0].title}",
+        f"torch wanted to {what} the device while compiling, and the device is not here",
+        "compile on the device, or keep that part out of the compiled class",
+    )
+
+
 def become(description: Description) -> None:
     """Makes this process see the described device as its one GPU. Raises NoDevice if it cannot."""
     require_tried(description)
+    require_sources(description)
     if torch.cuda.is_available():
         raise NoDevice(
             f"target {description.title}",
@@ -102,14 +83,13 @@ class _Properties:
 
 
 def _guard_devices(description: Description) -> None:
-    """Puts torch's own guard that does nothing where the driver's would be."""
+    """Puts a guard that does nothing where the driver's would be."""
     torch._C._ensureCUDADeviceGuardSet()
     if not torch.backends.cuda.is_built():
-        raise NoDevice(
-            f"target {description.title}",
-            "this is the CPU build of torch, whose operators refuse CUDA tensors",
-            f"install the CUDA build of torch {description.versions.torch}; it needs no GPU",
-        )
+        # Not before: a torch that nobody tried may lack what it is made of.
+        from graphkiln.core.target.cpu_build import stand_in
+
+        stand_in(description)
 
 
 def _replace_driver(properties: _Properties) -> None:
@@ -178,7 +158,10 @@ def _replace_fake_tensors() -> None:
 
 
 def _replace_folding() -> None:
-    """Constants are computed on the CPU: Inductor runs `aten.full` and its like outside of fake mode."""
+    """Constants are computed on the CPU: Inductor runs `aten.full` and its like outside of fake mode.
+
+    Which of them are, and which are left to the device, `core.compile.folding` decides for both.
+    """
     from torch._inductor import constant_folding
     from torch._inductor.fx_passes import joint_graph
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -193,15 +176,17 @@ def _replace_folding() -> None:
         def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             return func(*tree_map(on_cpu, args), **tree_map(on_cpu, kwargs or {}))
 
-    def folded(original: Callable[..., Any]) -> Callable[..., Any]:
-        def deduce_value(self: Any, node: Any) -> Any:
+    def on_the_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: Any, *args: Any) -> Any:
             with OnCpu():  # type: ignore[no-untyped-call]
-                return original(self, node)
+                return original(self, *args)
 
-        return deduce_value
+        return run
 
-    for folder in (constant_folding.ConstantFolder, joint_graph.UniformValueConstantFolder):
-        setattr(folder, "_deduce_value", folded(folder._deduce_value))  # noqa: B010
+    uniform = joint_graph.UniformValueConstantFolder
+    for folder in (constant_folding.ConstantFolder, uniform):
+        setattr(folder, "_deduce_value", on_the_cpu(folder._deduce_value))  # noqa: B010
+    setattr(uniform, "_add_peephole_patterns", on_the_cpu(uniform._add_peephole_patterns))  # noqa: B010
 
 
 def _replace_triton(description: Description) -> None:

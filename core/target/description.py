@@ -1,13 +1,14 @@
 """Descriptions of GPUs as files: what of a device reaches generated code, and what it was seen with.
 
-One JSON object: `schema`, `device` (properties), `versions` (what the device was seen with), `origin`
-("captured" on a device, or "derived" from public data sheets), `note`. Serial numbers, bus ids and
-clock readings are never in one.
+One JSON object: `schema`, `device` (properties), `versions` (what the device was seen with), `attention`
+(which kernel torch took for `scaled_dot_product_attention` on it), `origin` ("captured" on a device, or
+"derived" from public data sheets), `note`. Serial numbers, bus ids and clock readings are never in one.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -17,11 +18,16 @@ from typing import Any, Literal, get_args
 from graphkiln.core.errors import BadTarget
 from graphkiln.core.target.cpu import cpu_target
 
-SCHEMA = 1
+SCHEMA = 2
 Origin = Literal["captured", "derived"]
+# The kernels that torch chooses among for `scaled_dot_product_attention`.
+KERNELS = ("math", "flash", "efficient", "cudnn")
 # What a description can need, many times over; a file above it is something else.
 _MOST_BYTES = 1 << 20
 _MOST_COUNT = 2**63 - 1
+# The one property that may be nothing: 9.0.
+_MAY_BE_ZERO = ("device.minor",)
+_MOST_ROWS = 1000
 _MOST_LETTERS = {"note": 4096, "": 256}
 _REMEDY = "write it anew with `graphkiln target describe` on the device"
 
@@ -47,23 +53,34 @@ class DeviceProperties:
 
 @dataclass(frozen=True)
 class Versions:
-    """What a device was seen with. `python` is the minor; `triton` None where it is not installed."""
+    """What a device was seen with.
+
+    `python` is the minor; `triton` and its assembler's `ptxas` are None where it is not installed;
+    `torch_sources` is the digest of torch's Python files that goes into keys, None where it is not known.
+    """
 
     torch: str
+    torch_sources: str | None
     cuda: str
     triton: str | None
+    ptxas: str | None
     python: str
 
 
 @dataclass(frozen=True)
 class Description:
-    """One GPU as a target. `title` is what it is called on the command line."""
+    """One GPU as a target. `title` is what it is called on the command line.
+
+    `attention` has a row for each kind of call that was asked about, as `attention.kind` names it; None
+    where the device was not asked.
+    """
 
     title: str
     device: DeviceProperties
     versions: Versions
     origin: Origin
     note: str = ""
+    attention: Mapping[str, str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of its file."""
@@ -71,6 +88,7 @@ class Description:
             "schema": SCHEMA,
             "device": asdict(self.device),
             "versions": asdict(self.versions),
+            "attention": None if self.attention is None else dict(self.attention),
             "origin": self.origin,
             "note": self.note,
         }
@@ -119,13 +137,17 @@ def read_description(path: Path) -> Description:
     """
     where = f"target {path}" if path.parent != Path(__file__).parent / "devices" else f"target {path.stem}"
     try:
+        if path.exists() and not path.is_file():
+            raise BadTarget(where, "is not a regular file", "give the path of a file")
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise BadTarget(where, f"is larger than {_MOST_BYTES} bytes", _REMEDY)
-        content = json.loads(text.decode("utf-8"))
+        content = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
     except OSError as error:
         raise BadTarget(where, f"cannot be read ({error.strerror})", "give the path of a file") from error
+    except _Twice as error:
+        raise BadTarget(where, str(error), _REMEDY) from error
     except ValueError as error:
         raise BadTarget(where, f"is not JSON ({error})", _REMEDY) from error
     except RecursionError as error:
@@ -133,12 +155,25 @@ def read_description(path: Path) -> Description:
     return parse_description(where, path.stem, content)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object of a file; a name that stands twice has two values, of which JSON keeps one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise _Twice(f"has the field {short(twice)} twice")
+    return found
+
+
+class _Twice(ValueError):
+    """A name that stands twice in one object."""
+
+
 def parse_description(where: str, title: str, content: Any) -> Description:
     """Returns the description that `content` is; `where` names it in errors."""
-    names = ("schema", "device", "versions", "origin", "note")
+    if isinstance(content, Mapping) and content.get("schema", SCHEMA) != SCHEMA:
+        raise BadTarget(where, f"has schema {short(content['schema'])}, this version reads {SCHEMA}", _REMEDY)
+    names = ("schema", "device", "versions", "attention", "origin", "note")
     top = _object(where, "the description", content, names)
-    if top["schema"] != SCHEMA:
-        raise BadTarget(where, f"has schema {short(top['schema'])}, this version reads {SCHEMA}", _REMEDY)
     if top["origin"] not in get_args(Origin):
         raise BadTarget(where, f"origin is {short(top['origin'])}, not captured or derived", _REMEDY)
     if not isinstance(top["note"], str):
@@ -150,7 +185,23 @@ def parse_description(where: str, title: str, content: Any) -> Description:
         Versions(**_typed(where, "versions", top["versions"], Versions)),
         top["origin"],
         top["note"],
+        _rows(where, top["attention"]),
     )
+
+
+def _rows(where: str, content: Any) -> dict[str, str] | None:
+    if content is None:
+        return None
+    if not isinstance(content, Mapping):
+        raise BadTarget(where, "attention is not an object", _REMEDY)
+    if len(content) > _MOST_ROWS:
+        raise BadTarget(where, f"attention has {len(content)} rows, at most {_MOST_ROWS} are read", _REMEDY)
+    for kind, kernel in content.items():
+        if kernel not in KERNELS:
+            raise BadTarget(
+                where, f"attention {short(kind)} is {short(kernel)}, not {', '.join(KERNELS)}", _REMEDY
+            )
+    return dict(content)
 
 
 def _typed(where: str, part: str, content: Any, kind: type) -> dict[str, Any]:
@@ -175,8 +226,12 @@ def _bounded(where: str, name: str, value: str | int | None) -> None:
         most = _MOST_LETTERS.get(name, _MOST_LETTERS[""])
         if len(value) > most:
             raise BadTarget(where, f"{name} has {len(value)} letters, at most {most} are read", _REMEDY)
+        if not value.strip() and name != "note":
+            raise BadTarget(where, f"{name} is empty", _REMEDY)
     elif value is not None and value > _MOST_COUNT:
         raise BadTarget(where, f"{name} is {short(value)}, at most {_MOST_COUNT} is read", _REMEDY)
+    elif value == 0 and name not in _MAY_BE_ZERO:
+        raise BadTarget(where, f"{name} is 0, which no device has", _REMEDY)
 
 
 def _is_count(value: Any) -> bool:

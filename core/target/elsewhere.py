@@ -20,9 +20,10 @@ from typing import Any
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.report import Progress, Silent
-from graphkiln.core.target.described import become, require_tried, seen_here
+from graphkiln.core.target.described import become, seen_here
 from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.named import find_target
+from graphkiln.core.target.required import require_tried
 
 # What only loads finds nothing to compile with: no program at all, and an assembler that is none.
 _WITHOUT_MEANS = {

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 
-# The Triton that goes with each torch.
+# The Triton that goes with each torch, where what was compiled ran on a device.
 TRIED = {"2.11": "3.6"}
+# Where entries were made for a described device: key, artifacts and the load that stands for the device's.
+DESCRIBED = {**TRIED, "2.13": "3.7"}
+# Where the CPU build gave the keys and the artifacts that the CUDA build of the same version gives.
+LIGHT = ("2.13",)
 
 
 def torch_version() -> str:
@@ -14,5 +18,5 @@ def torch_version() -> str:
 
 
 def torch_minor() -> str:
-    """Returns the part of torch's version that `TRIED` goes by: `2.11`."""
+    """Returns the part of torch's version that the tables go by: `2.11`."""
     return ".".join(torch_version().split(".")[:2])

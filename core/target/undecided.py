@@ -1,7 +1,8 @@
 """Operators whose code torch chooses by asking the device that runs it: without the device, nobody knows.
 
 With no device to ask, torch takes another way and says nothing: attention would become plain
-products, slow and with other numbers. So such a graph is refused.
+products, slow and with other numbers. Values that code puts on the device as it is traced would be put
+elsewhere, and copied at each call. So such a graph is refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _ASKS = {
     "rnn_tanh": "whether cuDNN serves it",
     "rnn_relu": "whether cuDNN serves it",
 }
+# What makes a tensor of values that stand in the code, on a device or by copying them there.
+_HOLDS = ("tensor", "as_tensor", "new_tensor", "from_numpy")
 
 
 def refuse_undecided(graph: fx.GraphModule, description: Description) -> None:
@@ -34,4 +37,10 @@ def refuse_undecided(graph: fx.GraphModule, description: Description) -> None:
                     f"target {description.title}",
                     f"torch asks the device {_ASKS[name]}: {name} cannot be compiled where it is not",
                     "compile on the device, or keep that operator out of the compiled class",
+                )
+            if node.op in ("call_function", "call_method") and name in _HOLDS:
+                raise NoDevice(
+                    f"target {description.title}",
+                    f"{name} puts values on the device while it is traced, and the device is not here",
+                    "make them a buffer of the module, or compile on the device",
                 )

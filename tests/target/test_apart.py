@@ -22,7 +22,7 @@ TRITON = {"version": "3.6.0", "files": "f" * 64, "environment": {}}
 
 def factor(name: str, **changed: Any) -> dict[str, Any]:
     facts = {"torch": "2.11.0+cu130", "torch_sources": "a" * 64, "python": "3.12", "triton": TRITON}
-    return {"target": find_target(name).as_factor(), "inductor": {}, **facts, **changed}
+    return {"target": find_target(name).as_factor(), "inductor": {}, "pipeline": {}, **facts, **changed}
 
 
 def test_a_target_is_known_by_what_a_person_calls_it() -> None:
@@ -71,8 +71,11 @@ def test_a_toolkit_is_named_beside_the_device_and_a_limit_of_the_device_is_not()
 
 
 def test_what_a_gpu_has_is_no_fact_between_it_and_a_cpu() -> None:
-    for then, now in [("h200", "cpu"), ("cpu", "h200")]:
-        assert [one.name for one in only_apart(factor(then), factor(now))] == ["target"]
+    gpu = factor("h200", pipeline={"compile.build": "1", "ops.paged": "2"})
+    cpu = factor("cpu", pipeline={"compile.build": "1"})
+    for then, now in [(gpu, cpu), (cpu, gpu)]:
+        assert [one.name for one in only_apart(then, now)] == ["target"]
+    assert only_apart(gpu, {**cpu, "pipeline": {"compile.build": "2"}}) == ()
 
 
 def test_a_setting_is_no_matter_of_targets() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from graphkiln.core.errors import BadTarget
 from graphkiln.core.target.cpu import CpuTarget
 from graphkiln.core.target.cuda import CudaTarget
-from graphkiln.core.target.description import built_in, read_description
+from graphkiln.core.target.description import built_in, parse_description, read_description
 from graphkiln.core.target.named import find_target
 
 H200: dict[str, Any] = json.loads(built_in()["h200"].read_text())
@@ -85,7 +86,32 @@ WRONG: dict[str, tuple[Any, str]] = {
         {**H200, "versions": {**H200["versions"], "torch": 2.11}},
         "versions.torch is 2.11, not a text",
     ),
-    "another schema": ({**H200, "schema": 9}, "has schema 9, this version reads 1"),
+    "an old schema": ({**{k: v for k, v in H200.items() if k != "attention"}, "schema": 1}, "has schema 1"),
+    "a count of nothing": (
+        {**H200, "device": {**H200["device"], "multi_processor_count": 0}},
+        "device.multi_processor_count is 0, which no device has",
+    ),
+    "infinity": (json.dumps(H200).replace('"warp_size": 32', '"warp_size": 1e999'), "is inf, not a count"),
+    "a truth for a count": (
+        {**H200, "device": {**H200["device"], "warp_size": True}},
+        "device.warp_size is True, not a count",
+    ),
+    "an empty text": ({**H200, "device": {**H200["device"], "name": " "}}, "device.name is empty"),
+    "a field twice": (
+        json.dumps(H200).replace('"major": 9', '"major": 9, "major": 8'),
+        "the field 'major' twice",
+    ),
+    "a list of rows": ({**H200, "attention": ["cudnn"]}, "attention is not an object"),
+    "an unknown kernel": (
+        {**H200, "attention": {"bfloat16 64 plain": "fa9"}},
+        "attention 'bfloat16 64 plain' is 'fa9', not math, flash, efficient, cudnn",
+    ),
+    "too many rows": (
+        {**H200, "attention": {str(row): "math" for row in range(1001)}},
+        "attention has 1001 rows, at most 1000 are read",
+    ),
+    "no text at all": (b"\xff\xfe", "is not JSON"),
+    "another schema": ({**H200, "schema": 9}, "has schema 9, this version reads 2"),
     "another origin": ({**H200, "origin": "hearsay"}, "origin is 'hearsay'"),
 }  # fmt: skip
 
@@ -94,13 +120,29 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_a_wrong_file_is_one_line_that_names_what_is_wrong(name: str, tmp_path: Path) -> None:
     content, said = WRONG[name]
     file = tmp_path / "gpu.json"
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    text = content if isinstance(content, (str, bytes)) else json.dumps(content)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BadTarget) as caught:
         find_target(str(file))
     assert said in str(caught.value)
     assert "gpu.json" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300 + len(str(file))
+
+
+def test_a_place_without_bytes_is_one_line_too(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+    for name, said in [("pipe", "regular file"), ("folder", "regular file"), ("none", "cannot be read")]:
+        with pytest.raises(BadTarget, match=said):
+            find_target(str(tmp_path / f"{name}.json"))
+
+
+def test_a_captured_table_of_attention_is_read_as_it_was_written() -> None:
+    rows = {"bfloat16 64 plain": "cudnn", "float32 64 masked": "efficient"}
+    found = parse_description("here", "here", {**H200, "attention": rows})
+    assert found.as_json()["attention"] == rows
+    assert parse_description("here", "here", found.as_json()) == found
 
 
 def test_an_empty_name_is_called_empty() -> None:

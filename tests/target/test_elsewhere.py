@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,38 +19,101 @@ from graphkiln.core.errors import NoDevice
 from graphkiln.core.report import Silent
 from graphkiln.core.start import key, load_model, precompile, warm
 from graphkiln.core.target import elsewhere
-from graphkiln.core.target.described import require_tried
-from graphkiln.core.target.description import find_description
+from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere
 from graphkiln.core.target.named import find_target
-from graphkiln.core.target.tried import TRIED, torch_minor
+from graphkiln.core.target.required import require_sources, require_tried, route
+from graphkiln.core.target.torch_build import build_for, torch_sources
+from graphkiln.core.target.tried import LIGHT, torch_minor
+from tests.start.children import environment
+from tests.target.crossing import can_cross, described_file
 
 H200 = find_description("h200")
+GIT_213 = "cf30153c4c131c8164ee7798e5022d810682e2cb"
+SOURCES_213 = "735674374e708d45da0a366e45c8cd814c65a64c1e57e7efb1e568dd8a34a2cd"
 MINOR = torch_minor()
-can_cross = pytest.mark.skipif(
-    MINOR not in TRIED or importlib.util.find_spec("triton") is None or not torch.backends.cuda.is_built(),
-    reason="needs the CUDA build of a torch that was tried, and Triton",
-)
+
+
+def of_torch_213(**versions: Any) -> Description:
+    return replace(H200, versions=replace(H200.versions, torch="2.13.0+cu130", **versions))
 
 
 @pytest.mark.parametrize(
-    ("torch_version", "said"),
+    ("torch_version", "is_cuda", "said"),
     [
-        ("2.99.0+cu130", "was tried with torch 2.11 only, and this is torch 2.99.0"),
-        ("2.11.1+cu130", "it was seen with torch 2.11.0, and this is torch 2.11.1"),
+        ("2.99.0+cu130", True, "was tried with torch 2.11, 2.13 only, and this is torch 2.99.0"),
+        ("2.11.1+cu130", True, "it was seen with torch 2.11.0+cu130, and this is torch 2.11.1+cu130"),
+        ("2.11.0+cu128", True, "it was seen with torch 2.11.0+cu130, and this is torch 2.11.0+cu128"),
+        ("2.13.0+cpu", False, "it was seen with torch 2.11.0, and this is torch 2.13.0"),
+        ("2.11.0+cpu", False, "compiling with the CPU build was tried with torch 2.13 only"),
     ],
 )
 def test_a_torch_that_was_not_tried_is_refused_with_that_sentence(
-    torch_version: str, said: str, monkeypatch: pytest.MonkeyPatch
+    torch_version: str, is_cuda: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "__version__", torch_version)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: is_cuda)
     with pytest.raises(NoDevice) as caught:
         require_tried(H200)
     assert said in str(caught.value)
 
 
+def test_the_light_route_takes_the_files_of_torch_from_the_description_and_holds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.13.0+cpu")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    described = of_torch_213(torch_sources=None)
+    with pytest.raises(NoDevice, match="does not record the files of the device's"):
+        require_tried(described)
+    with pytest.raises(NoDevice, match=r"are not those of torch 2\.13\.0"):
+        require_sources(of_torch_213(torch_sources="0" * 64))
+    assert "the CPU build of torch stands for 2.13.0+cu130; what torch 2.13" in route(described)
+    assert build_for("2.13.0+cu130") == "2.13.0+cu130"
+    assert build_for("2.14.0+cu130") == "2.13.0+cpu"
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    assert build_for("2.13.0+cu130") == "2.13.0+cpu"
+
+
+@pytest.mark.skipif(str(torch.version.git_version) != GIT_213, reason="is about the files of torch 2.13.0")
+def test_both_builds_of_torch_give_the_same_digest() -> None:
+    # What the CUDA build of this version gave; CI has the CPU build.
+    assert torch_sources() == SOURCES_213
+    factors = [key(Deployment("preset:llama", target=name), trace=False).factors for name in ("h200", "cpu")]
+    assert [one["compiler"]["torch"] for one in factors] == [str(torch.__version__)] * 2
+
+
+STANDS_IN = """
+import torch
+from torch._subclasses import fake_tensor
+from graphkiln.core.target.cpu_build import stand_in
+from graphkiln.core.target.description import find_description
+stand_in(find_description("h200"))
+fake_tensor.init_gpu_context = torch.cuda._lazy_init = lambda *device: None
+with fake_tensor.FakeTensorMode():
+    rows = torch.ones(4, 5).to("cuda")
+    print(rows.device, rows[torch.randperm(4, device="cuda")].device, torch.__version__, torch.version.cuda)
+try:
+    torch.ones(2).to("cuda")
+except NotImplementedError:
+    print("nothing real lies there")
+"""
+
+
+@pytest.mark.skipif(
+    torch.backends.cuda.is_built() or MINOR not in LIGHT, reason="is about a CPU build that was tried"
+)
+def test_the_cpu_build_takes_fakes_for_a_device_and_nothing_else() -> None:
+    command = [sys.executable, "-c", STANDS_IN]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert done.stdout.splitlines() == ["cuda:0 cuda:0 2.11.0+cu130 13.0", "nothing real lies there"], (
+        done.stderr
+    )
+
+
 def test_another_python_or_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", H200.versions.torch)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "3.6.0")
     other = replace(H200, versions=replace(H200.versions, python="3.9"))
     with pytest.raises(NoDevice, match=r"seen with Python 3\.9"):
@@ -64,9 +128,9 @@ def test_a_cpu_and_no_target_are_here() -> None:
     assert described_elsewhere(Deployment("preset:llama")) is None
 
 
-@pytest.mark.skipif(MINOR in TRIED, reason="this torch was tried")
+@pytest.mark.skipif(MINOR == "2.11", reason="this torch is the described one")
 def test_what_a_child_process_raises_is_raised_here_with_its_traceback() -> None:
-    with pytest.raises(NoDevice, match="was tried with torch") as caught:
+    with pytest.raises(NoDevice, match=r"it was seen with torch 2\.11\.0") as caught:
         call_there(H200, "key", Deployment("preset:llama", target="h200"), None)
     assert "Traceback" in str(caught.value.__cause__)
 
@@ -120,7 +184,8 @@ def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_targ
     config = CompilationConfig()
 
     def start(function: Any, target: str, **how: Any) -> Any:
-        deployment = Deployment("preset:llama", dtype="bfloat16", target=target)
+        file = described_file(target, tmp_path)
+        deployment = Deployment("preset:llama", dtype="bfloat16", target=file)
         return function(deployment, config, **how)
 
     made = start(precompile, "h200", cache_root=tmp_path)
@@ -132,7 +197,7 @@ def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_targ
     found = start(warm, "h200", require_hit=True, cache_root=tmp_path)
     assert (found.outcome, found.emulated, found.counts["kernels_compiled"]) == ("hit", True, 0)
     other = start(warm, "h100-sxm", require_hit=True, cache_root=tmp_path)
-    assert other.outcome == "miss"
+    assert (other.outcome, [one.name for one in other.reasons]) == ("miss", ["target"])
 
     again = start(precompile, "h200", cache_root=tmp_path / "again")
     assert [path.name for path in sorted(again.entry_path.glob("artifacts/*"))] == [

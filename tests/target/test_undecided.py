@@ -7,6 +7,7 @@ import torch
 from torch import fx, nn
 
 from graphkiln.core.errors import NoDevice
+from graphkiln.core.target.described import wanted_it
 from graphkiln.core.target.description import find_description
 from graphkiln.core.target.undecided import refuse_undecided
 
@@ -14,6 +15,11 @@ from graphkiln.core.target.undecided import refuse_undecided
 class Attends(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+class Tabulates(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.new_tensor([1.0, 2.0])
 
 
 class Normalises(nn.Module):
@@ -31,6 +37,27 @@ def test_attention_that_the_device_would_choose_a_kernel_for_is_refused_by_name(
     )
     with pytest.raises(NoDevice, match="batch_norm"):
         refuse_undecided(lowered(torch.ones(2, 3, 4)), find_description("h200"))
+
+
+def test_values_that_a_trace_would_put_on_the_device_are_refused_by_name() -> None:
+    with pytest.raises(NoDevice, match="new_tensor puts values on the device while it is traced") as caught:
+        refuse_undecided(fx.symbolic_trace(Tabulates()), find_description("h200"))
+    assert "a buffer of the module" in caught.value.remedy
+    graph = fx.Graph()
+    graph.output(graph.call_function(torch.tensor, ([1.0],), {"device": torch.device("cuda", 0)}))
+    with pytest.raises(NoDevice, match="tensor puts values"):
+        refuse_undecided(fx.GraphModule({}, graph), find_description("h200"))
+
+
+def test_what_torch_wanted_of_the_device_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "Could not run 'aten::empty_strided' with arguments from the 'CUDA' backend. This could be because"
+    assert wanted_it(RuntimeError(told)) is None
+    monkeypatch.setattr("graphkiln.core.target.described._become", [find_description("h200")])
+    assert "wanted to run aten::empty_strided on the device" in str(wanted_it(RuntimeError(told)))
+    assert "wanted to use the device" in str(
+        wanted_it(RuntimeError("Found no NVIDIA driver on your system."))
+    )
+    assert wanted_it(RuntimeError("something else")) is None
 
 
 def test_what_is_the_same_on_every_device_is_let_through() -> None:
