@@ -117,9 +117,9 @@ class ForeignAccount:
     notes: tuple[str, ...] = ()
 
 
-def unread_fault(name: str) -> ForeignFault:
+def unread_fault(name: str, why: str = "this user may not look into it") -> ForeignFault:
     """Return the fault of what cannot be looked into."""
-    return ForeignFault(name, UNREAD, "this user may not look into it", "not known")
+    return ForeignFault(name, UNREAD, why, "not known")
 
 
 class Reader(Protocol):

@@ -116,6 +116,26 @@ def test_what_stands_where_a_folder_should_is_named_and_left_alone(
     assert (tmp_path / "elsewhere" / "kept").exists()
 
 
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_stands_in_the_place_of_all_aot_folders_is_not_followed(
+    kind: str, tree: Vllm, tmp_path: Path, run: Callable[..., Run]
+) -> None:
+    aot = tree.aot_folder.parent
+    aot.rename(tmp_path / "elsewhere")
+    if kind == "file":
+        aot.write_text("text")
+    else:
+        aot.symlink_to(tmp_path / "elsewhere")
+    layout = f"vllm:{tree.root}"
+    done = run("cache", "verify", "--layout", layout)
+    assert (done.status, f"{tree.short} is unknown" in done.out) == (3, True)
+    assert "a link or a file stands there" in " ".join(done.out.split())
+    for rule in (["--litter"], ["--max-size", "0"], ["--older-than", "1d"]):
+        assert "freed" not in run("cache", "prune", "--layout", layout, *rule, "--yes").out
+    assert tree.pieces.exists()
+    assert (tmp_path / "elsewhere" / tree.long / "rank_0_0" / "model").exists()
+
+
 @pytest.mark.parametrize("name", ["rank_0_0/model", "inductor_cache/pipe"])
 def test_a_pipe_in_a_tree_is_no_link_and_holds_nobody_up(
     name: str, tree: Vllm, run: Callable[..., Run]

@@ -203,11 +203,13 @@ def scan_tree(path: Path) -> VllmTree:
         if base.name != PIECES and not _ROOT_NAMES & set(names):
             raise UnknownLayout(str(path), "vllm", f"it holds {seen_text(path)}")
     pieces = tuple(PieceFolder(base / name, walk(base / name)) for name in shorts)
-    longs = [name for name in names_in(base / AOT) if LONG.fullmatch(name)]
+    # A link in its place is not followed: what lies behind it may be anybody's.
+    longs = [name for name in names_in(base / AOT) if LONG.fullmatch(name)] if AOT in names else []
     seen = SeenModels()
     aots = tuple(_looked_into(base / AOT / name, seen) for name in longs)
     hidden = [f"{AOT}/{one.name[:10]}/{name}" for one in aots if (name := unread_in(one.files))]
-    unread = hidden[0] if hidden else "" if can_list(base / AOT) else AOT
+    closed_aot = AOT not in names and os.path.lexists(base / AOT)
+    unread = hidden[0] if hidden else AOT if closed_aot or not can_list(base / AOT) else ""
     closed = next((one.name for one in pieces if one.known_factors is None and unread_in(one.files)), "")
     foreign = tuple(_foreign(base, {*shorts, AOT}, set(longs)))
     return VllmTree(base, pieces, aots, foreign, unread=unread, closed=closed)

@@ -9,7 +9,7 @@ from functools import partial
 
 from graphkiln.cache.layouts.compiled import read_compiled
 from graphkiln.cache.layouts.content import parses, source_name
-from graphkiln.cache.layouts.files import UNREAD, FileFault, read_file, unread_in
+from graphkiln.cache.layouts.files import UNREAD, FileFault, is_folder, read_file, unread_in
 from graphkiln.cache.layouts.found import ForeignFault, ForeignRow, ForeignVerdict, unread_fault
 from graphkiln.cache.layouts.inductor_files import Effects, file_faults
 from graphkiln.cache.layouts.pickles import PickleFault
@@ -40,7 +40,10 @@ def verdict_of(row: ForeignRow) -> ForeignVerdict:
     if unit.aot:
         faults += _aot_faults(unit, unit.aot, notes)
     if row.unread and not any(fault.kind == UNREAD for fault in faults):
-        faults.append(unread_fault(row.unread))
+        place = row.path.parent / row.unread
+        none = row.unread == AOT and not is_folder(place)
+        why = "no folder: a link or a file stands there, and no link is followed"
+        faults.append(unread_fault(AOT, why) if none else unread_fault(row.unread))
     if row.health == "litter" and not row.superseded and not _never(unit):
         faults.append(ForeignFault(".", "hollow", row.fault, effects.NOTHING))
     if unit.pieces is None and row.health == "sound":
