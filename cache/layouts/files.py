@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from graphkiln.cache.layouts.spans import OpenFile, Span
@@ -134,6 +135,14 @@ def _stat_of(path: str) -> Stat | None:
     if file and status.st_mode & _ALL_READ != _ALL_READ and not os.access(path, os.R_OK, effective_ids=True):
         return Stat(status.st_size, status.st_mtime, UNREAD)
     return Stat(status.st_size, status.st_mtime, "link" if link else "file" if file else "other")
+
+
+def iso_time(moment: float | None) -> str:
+    """Return seconds since 1970 as an ISO text in UTC, "" for none and for what no calendar has."""
+    try:
+        return "" if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def unread_in(files: Mapping[str, Stat]) -> str:

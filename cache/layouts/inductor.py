@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from graphkiln.cache.errors import UnknownLayout
 from graphkiln.cache.inspect.catalogue import Catalogue
 from graphkiln.cache.layouts.compiled import Compiled, sources_of
-from graphkiln.cache.layouts.files import FileFault, Stat, read_file, seen_text, unread_in, walk
+from graphkiln.cache.layouts.files import FileFault, Stat, iso_time, read_file, seen_text, unread_in, walk
 from graphkiln.cache.layouts.found import UNKNOWN, ForeignAccount, ForeignFault, ForeignRow, ForeignVerdict
 from graphkiln.cache.layouts.inductor_files import PICKLED, SOURCE, Effects, file_faults
 
@@ -79,7 +78,7 @@ class InductorReader:
             model=GENERATED if lone else FORMS[name[0]],
             size=sum(stat.size for stat in held.values()),
             files=len(held),
-            created=datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds"),
+            created=iso_time(created),
             hits=None,
             health=UNKNOWN if unread else "broken" if empty else "sound",
             fault=f"{unread}: unread" if unread else f"{empty}: size (empty)" if empty else "",

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from graphkiln.cache.layouts.files import (
     FileFault,
     Stat,
     folders_in,
+    iso_time,
     read_file,
     seen_text,
     unread_in,
@@ -79,7 +79,7 @@ class TritonReader:
             target=_target(target) if isinstance(target, Mapping) else "",
             size=sum(stat.size for stat in files.values()),
             files=len(files),
-            created=datetime.fromtimestamp(created, UTC).isoformat(timespec="seconds"),
+            created=iso_time(created),
             hits=None,
             health=health,
             fault=fault,

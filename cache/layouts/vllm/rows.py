@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from graphkiln.cache.layouts.files import UNREAD, FileFault, unread_in
+from graphkiln.cache.layouts.files import UNREAD, FileFault, iso_time, unread_in
 from graphkiln.cache.layouts.found import LITTER, UNKNOWN, ForeignRow
 from graphkiln.cache.layouts.vllm.factor_file import FactorFile
 from graphkiln.cache.layouts.vllm.index import ADAPTOR, Row, read_index
@@ -48,7 +47,7 @@ def row_of(unit: Unit, tree: VllmTree) -> ForeignRow:
         dtype=unit.pieces.dtype if unit.pieces else "",
         size=sum(stat.size for folder in folders for stat in folder.files.values()),
         files=sum(len(folder.files) for folder in folders),
-        created=_iso(min((made for folder in folders if (made := _made(folder))), default=None)),
+        created=iso_time(min((made for folder in folders if (made := _made(folder))), default=None)),
         last_used=_last_used(unit, form),
         hits=None,
         health=health,
@@ -82,7 +81,10 @@ def superseded(rows: list[ForeignRow]) -> list[ForeignRow]:
         if row.health == "sound" and row.hashes:
             newest[_group(row)] = max(newest.get(_group(row), ""), row.created)
     return [
-        replace(row, superseded=True) if row.hashes and newest.get(_group(row), "") > row.created else row
+        replace(row, superseded=True)
+        # Of what has no known time nobody can say that another one is newer.
+        if row.hashes and row.created and newest.get(_group(row), "") > row.created
+        else row
         for row in rows
     ]
 
@@ -249,15 +251,11 @@ def _last_used(unit: Unit, form: str) -> str | None:
     if not any("/fxgraph/" in name for name in names):
         return None
     times = [stat.mtime for name, stat in names.items() if "/fxgraph/" in name or "/aotautograd/" in name]
-    return _iso(max(times)) if times else None
+    return iso_time(max(times, default=None)) or None
 
 
 def _made(folder: Folder) -> float | None:
     return folder.made if isinstance(folder, (PieceFolder, AotFolder)) else None
-
-
-def _iso(moment: float | None) -> str:
-    return "" if moment is None else datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 def _group(row: ForeignRow) -> tuple[str, ...]:
