@@ -28,6 +28,7 @@ from graphkiln.core.target.named import Target
 from graphkiln.core.trace.code import check_code, check_live, check_source
 from graphkiln.core.trace.custom_ops import check_ops
 from graphkiln.core.trace.functions import CodeDigests
+from graphkiln.core.trace.kernels import check_kernels
 from graphkiln.core.trace.paths import PathBroken, Walker
 
 
@@ -99,9 +100,9 @@ def restored(
         wiring = stored.wiring(prefix)
         if any("path" in spec for spec in wiring["inputs"]):
             return None, "it takes inputs from places in its model"
-        found = check_source(code, wiring["sources"]) or check_ops(
-            code["ops"], CodeDigests(wiring["sources"])
-        )
+        digests = CodeDigests(wiring["sources"])
+        found = check_source(code, wiring["sources"]) or check_ops(code["ops"], digests)
+        found = found or check_kernels(code.get("kernels", {}), digests)
         if found:
             return None, f"{found[0].name} is not as it was"
         served = restore(source, deployment, description, stored.buffers(prefix), device)

@@ -47,6 +47,8 @@ def _part(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Differenc
     yield from _parameters(then.get("parameters") or (), now.get("parameters") or ())
     yield from _classes(_mapping(then, "classes"), _mapping(now, "classes"))
     yield from _named("op ", _mapping(then, "ops"), _mapping(now, "ops"), "register the op {} as it was")
+    kernels = _mapping(then, "kernels"), _mapping(now, "kernels")
+    yield from _named("kernel ", *kernels, "restore the Triton kernel {}")
     yield from _values(then.get("values") or (), now.get("values") or ())
     if then.get("smallest") != now.get("smallest"):
         yield Difference(

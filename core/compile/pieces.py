@@ -20,8 +20,11 @@ from torch import fx
 from graphkiln.cache.factors.canonical import digest
 from graphkiln.core.compile.tensors import tensor_digest
 from graphkiln.core.errors import Bypass
+from graphkiln.core.trace.kernels import is_launch, launch_data
 
 TOKENS = "T"
+# Numbers under which a process keeps what a node launches.
+_OF_PROCESS = frozenset({"kernel_idx", "constant_args_idx"})
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,13 @@ class _Nodes:
                 found.append(["get_attr", self._attribute(graph, str(node.target))])
             else:
                 target = node.target if isinstance(node.target, str) else _callable_name(node.target)
-                found.append(
-                    [node.op, target, self._argument(node.args, number), self._argument(node.kwargs, number)]
-                )
+                named = node.kwargs
+                own = []
+                if is_launch(node.target):
+                    named = {name: value for name, value in named.items() if name not in _OF_PROCESS}
+                    own = [launch_data(node)]
+                args = [self._argument(node.args, number), self._argument(named, number)]
+                found.append([node.op, target, *args, *own])
         return found
 
     def _attribute(self, graph: fx.GraphModule, path: str) -> Any:

@@ -21,6 +21,7 @@ from graphkiln.core.trace.classes import check_classes, check_root
 from graphkiln.core.trace.custom_ops import check_ops
 from graphkiln.core.trace.fold import unfold
 from graphkiln.core.trace.functions import CodeDigests
+from graphkiln.core.trace.kernels import check_kernels
 from graphkiln.core.trace.records import check_records
 from graphkiln.core.trace.signature import check_signature
 
@@ -41,6 +42,7 @@ def check_code(
         lambda: check_classes(factor["classes"], module, digests),
         lambda: check_root(module),
         lambda: check_ops(factor["ops"], digests),
+        lambda: check_kernels(factor.get("kernels", {}), digests),
         lambda: check_records(unfold(factor["values"]), module, digests),
     )
     for check in checks:

@@ -1,6 +1,7 @@
 """The custom ops in a graph: schema and fake implementation decide what is compiled around them.
 
-Tried on torch 2.13.0; private there: `simple_registry.singleton`, the closures around a registered fake.
+Tried on torch 2.13.0; private there: `simple_registry.singleton`, `triton_ops_to_kernels`, the
+closures around a registered fake.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 import torch
 from torch._library.custom_ops import CustomOpDef
 from torch._library.simple_registry import singleton
+from torch._library.triton import triton_ops_to_kernels
 from torch._ops import OpOverload, OpOverloadPacket
 
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import identity
+from graphkiln.core.trace.reach import function_reach
 
 _TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "mkldnn", "inductor", "higher_order", "c10d"}
@@ -27,8 +30,8 @@ _TORCH_NAMESPACES = frozenset(
 def record_ops(graphs: Iterable[torch.fx.GraphModule], digests: CodeDigests) -> dict[str, Any]:
     """Returns `{namespace::op.overload: {"schema", "fake"}}` of the ops in `graphs` that are not torch's.
 
-    Raises Bypass for an op that is compiled through to what it runs (`triton_op`, composite ops): of that
-    no trace keeps a record.
+    One that is compiled through to the Triton kernels that it runs (`triton_op`) is recorded with its body.
+    Raises Bypass for a body that cannot be compared, and for any other op that is compiled through.
     """
     found: dict[str, Any] = {}
     for graph in graphs:
@@ -45,7 +48,10 @@ def check_ops(then: Mapping[str, Any], digests: CodeDigests) -> list[Difference]
     found = []
     for name, recorded in sorted(then.items()):
         op = find_op(name)
-        now = _describe(op, digests) if op is not None else None
+        try:
+            now = _describe(op, digests) if op is not None else None
+        except Bypass as bypass:
+            now = {"body": str(bypass)}
         if now != recorded:
             found.append(
                 Difference(
@@ -77,6 +83,8 @@ def _overloads(target: Any) -> Iterable[OpOverload]:
 
 def _refuse_seen_through(op: OpOverload) -> None:
     name = op._schema.name
+    if name in triton_ops_to_kernels:
+        return
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     if composite or singleton.find(name).torch_dispatch_rules._data:
         raise Bypass("code", f"the op {name} is compiled through to what it runs, which leaves no record")
@@ -84,8 +92,15 @@ def _refuse_seen_through(op: OpOverload) -> None:
 
 def _describe(op: OpOverload, digests: CodeDigests) -> dict[str, Any]:
     fake = singleton.find(op._schema.name).fake_impl.kernel
-    own = None if fake is None else identity(_registered(fake.func), digests)
-    return {"schema": str(op._schema), "fake": own}
+    own = None if fake is None else _registered(fake.func)
+    described = {
+        "schema": str(op._schema),
+        "fake": None if own is None else identity(own, digests),
+    }
+    if own is not None and op._schema.name in triton_ops_to_kernels:
+        # What makes its result in fake mode is its body.
+        described["body"] = function_reach(own, digests)
+    return described
 
 
 def _registered(function: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests, bytecode_digest
+from graphkiln.core.trace.kernel_objects import is_kernel, kernel_name
 
 _CONSTANT_BASES: tuple[Any, ...] = (int, float, str, bytes)
 _TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -117,6 +118,9 @@ def identity(value: Any, digests: CodeDigests) -> list[Any]:
         return ["op", str(value.name())]
     if isinstance(value, (staticmethod, classmethod)):
         return [type(value).__name__, identity(value.__func__, digests)]
+    if is_kernel(value):
+        # By name: what it is made of is recorded where it is launched.
+        return ["kernel", kernel_name(value)]
     if isinstance(value, torch.nn.Module):
         return ["instance", type_name(type(value))]
     if callable(value) and type(value).__module__.partition(".")[0] in ("torch", "functools", "_thread"):

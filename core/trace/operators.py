@@ -11,7 +11,10 @@ through what they are for two and for many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import sys
+import unittest.mock
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,7 @@ from torch.utils._pytree import tree_flatten
 
 from graphkiln.core.trace.ambient import serving_state
 from graphkiln.core.trace.arguments import IntermediateTensors, by_position_and_name
+from graphkiln.core.trace.kernel_objects import kernel_name
 from graphkiln.core.trace.observe import type_name
 
 _LAYOUT = frozenset(
@@ -61,11 +65,33 @@ def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[Ran]
     mode = fake_mode_of(module) or FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
     log = _Log()
-    with serving_state(), mode, log:
+    with serving_state(), _launches_noted(log), mode, log:
         args, kwargs = by_position_and_name(module.forward, fake)
         result = module.forward(*args, **kwargs)
     given = result.tensors if isinstance(result, IntermediateTensors) else result
     return [*log.ran, _ran("the result", given)]
+
+
+@contextlib.contextmanager
+def _launches_noted(log: _Log) -> Iterator[None]:
+    """Notes launches of Triton kernels as operators: under fake tensors there is nothing to launch them on.
+
+    Their grids are left out, which round up to whole blocks.
+    """
+    with contextlib.ExitStack() as replaced:
+        for module, kind in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("autotuner", "Heuristics")):
+            found = sys.modules.get(f"triton.runtime.{module}")
+            if found is not None:
+                noted = _noting(log)
+                replaced.enter_context(unittest.mock.patch.object(getattr(found, kind), "run", noted))
+        yield
+
+
+def _noting(log: _Log) -> Any:
+    def run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **named: Any) -> None:
+        log.ran.append(_ran(f"kernel {kernel_name(self)}", (args, named)))
+
+    return run
 
 
 def fake_mode_of(module: torch.nn.Module) -> FakeTensorMode | None:

@@ -16,6 +16,7 @@ from graphkiln.core.trace.custom_ops import record_ops
 from graphkiln.core.trace.fold import fold
 from graphkiln.core.trace.functions import CodeDigests, bytecode_digest, record_functions
 from graphkiln.core.trace.guards import collect
+from graphkiln.core.trace.kernels import record_kernels
 from graphkiln.core.trace.signature import parameter_signature
 
 
@@ -44,6 +45,7 @@ def record_code(module: torch.nn.Module, capture: Capture, smallest: int) -> Tra
     )
     functions = record_functions(capture.inlined.codes, digests, reachable)
     methods = method_names(code.co_qualname for code in capture.inlined.codes)
+    kernels = record_kernels([capture.graph], digests)
     factor = {
         "class": f"{type(module).__module__}.{type(module).__qualname__}",
         "functions": functions,
@@ -54,6 +56,7 @@ def record_code(module: torch.nn.Module, capture: Capture, smallest: int) -> Tra
         "parameters": parameter_signature(module),
         "classes": class_table(module, methods, digests),
         "ops": record_ops([capture.graph], digests),
+        **({"kernels": kernels} if kernels else {}),
         "values": fold(values),
         "smallest": smallest,
     }

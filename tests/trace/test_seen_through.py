@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch import fx
@@ -21,9 +23,17 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+TIMES = 2
+
+
 @torch.library.triton_op("seen_tests::seen_through", mutates_args=())
 def seen_through(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
+    return x.clone() * TIMES
+
+
+@torch.library.triton_op("seen_tests::reads_more", mutates_args=())
+def reads_more(x: torch.Tensor) -> torch.Tensor:
+    return x.clone() * len(os.environ)
 
 
 library = torch.library.Library("seen_tests", "FRAGMENT")
@@ -43,7 +53,20 @@ def test_an_op_that_stays_one_is_recorded_by_what_the_compiler_sees_of_it() -> N
     assert check_ops(recorded, CodeDigests({})) == []
 
 
-@pytest.mark.parametrize("name", ["seen_through", "composite"])
-def test_an_op_that_is_compiled_through_leaves_no_record_and_no_key(name: str) -> None:
-    with pytest.raises(Bypass, match=f"seen_tests::{name} is compiled through"):
+def test_an_op_made_of_triton_kernels_is_recorded_with_all_that_its_body_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = record_ops([calling("seen_through")], CodeDigests({}))
+    assert check_ops(recorded, CodeDigests({})) == []
+    monkeypatch.setattr("tests.trace.test_seen_through.TIMES", 3)
+    (changed,) = check_ops(recorded, CodeDigests({}))
+    assert changed.name == "op seen_tests::seen_through.default"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("composite", "seen_tests::composite is compiled through"), ("reads_more", "reads from the module os")],
+)
+def test_an_op_that_is_compiled_through_and_leaves_no_record_has_no_key(name: str, why: str) -> None:
+    with pytest.raises(Bypass, match=why):
         record_ops([calling(name)], CodeDigests({}))
