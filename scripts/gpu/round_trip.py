@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 TARGET = "h200"
-MODELS = ("preset:llama-1b", "preset:llama-30l")
+MODELS = ("preset:llama-1b", "preset:llama-30l", "user_kernels:kernels")
 COUNTS = (1, 7, 64, 300, 2048)
-OPTIONS = ("--dtype", "bfloat16", "-O2", "--target", TARGET)
+OPTIONS = ("-O2", "--target", TARGET)
 _REFUSING = "#!/bin/sh\nexit 77\n"
 
 
@@ -44,9 +44,17 @@ def graphkiln(
     root: Path, command: str, model: str, *more: str, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "graphkiln.cli", "--cache-root", str(root), "-q", command, model]
-    done = subprocess.run([*words, *OPTIONS, *more, "--json"], env=env, stdout=subprocess.PIPE, text=True)
+    words += [*OPTIONS, "--dtype", dtype_of(model), *more, "--json"]
+    env = {**(env or os.environ)}
+    env["PYTHONPATH"] = os.pathsep.join([env.get("PYTHONPATH", ""), str(Path(__file__).parent)])
+    done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True)
     print(command, model, "exit", done.returncode, file=sys.stderr)
     return done
+
+
+def dtype_of(model: str) -> str:
+    # What a factory makes is of the dtype that it says.
+    return "bfloat16" if model.startswith("preset:") else "auto"
 
 
 def measured(folder: Path, model: str) -> dict[str, Any]:
@@ -124,7 +132,7 @@ def started(root: Path, model: str) -> dict[str, Any]:
     triton.knobs.compilation.listener = lambda **facts: compiled.append(str(facts.get("src")))
     torch.cuda.init()
     imported = time.perf_counter() - began
-    deployment = Deployment(model, dtype="bfloat16", target=TARGET)
+    deployment = Deployment(model, dtype=dtype_of(model), target=TARGET)
     began = time.perf_counter()
     runner = load_model(deployment, CompilationConfig(optimization_level=2), cache_root=root)
     loaded = time.perf_counter() - began
@@ -132,10 +140,15 @@ def started(root: Path, model: str) -> dict[str, Any]:
     assert report is not None
     first, _ = timed(runner, 1)
     again, _ = timed(runner, 1)
-    eager = eager_model(deployment, runner.served.device)
-    numbers, steps, graphs = compare(runner, eager), stepped(runner, eager), captured(runner)
+    own = getattr(runner.served.backbone, "reference", None)
+    steps, graphs, sealed = [], [], True
+    if own is None:
+        eager = eager_model(deployment, runner.served.device)
+        numbers, steps, graphs = compare(runner, eager), stepped(runner, eager), captured(runner)
+        sealed = runner.backend.name == "triton" and bool(runner.served.launches)
+    else:
+        numbers = compare(runner, runner.served, own)
     quiet = not spawned and not compiled and report.outcome == "hit"
-    sealed = runner.backend.name == "triton" and bool(runner.served.launches)
     return {
         "sound": quiet and sealed and all(row["ok"] for row in (*numbers, *steps, *graphs)),
         "outcome": report.outcome,
@@ -176,8 +189,11 @@ def eager_model(deployment: Any, device: Any) -> Any:
     return build(identify(deployment), deployment, device=device)
 
 
-def compare(runner: Any, eager: Any) -> list[dict[str, Any]]:
-    """Returns the entry's outputs against those of the model's own code, attention in plain PyTorch."""
+def compare(runner: Any, eager: Any, forward: Any = None) -> list[dict[str, Any]]:
+    """Returns the entry's outputs against those of the model's own code, attention in plain PyTorch.
+
+    `forward` is called in place of that code.
+    """
     import torch
 
     from graphkiln.core.compile.check import compared
@@ -187,7 +203,7 @@ def compare(runner: Any, eager: Any) -> list[dict[str, Any]]:
     for count in COUNTS:
         _, output = timed(runner, count)
         with torch.no_grad(), call_context(eager, runner.deployment)(count):
-            wanted = eager.backbone.forward(*eager.example_inputs(count))
+            wanted = (forward or eager.backbone.forward)(*eager.example_inputs(count))
         error, tolerance = compared(output, wanted)
         rows.append({"tokens": count, "error": error, "tolerance": tolerance, "ok": error <= tolerance})
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import re
 import subprocess
@@ -203,3 +204,37 @@ def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_targ
     assert [path.name for path in sorted(again.entry_path.glob("artifacts/*"))] == [
         path.name for path in sorted(made.entry_path.glob("artifacts/*"))
     ]
+
+
+@can_cross
+def test_a_model_s_own_triton_kernels_are_in_its_entry_and_in_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = Path(__file__).parents[2] / "scripts" / "gpu"
+    text = (scripts / "user_kernels.py").read_text()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "user_kernels.py"
+
+    def start(function: Any, old: str = "", new: str = "", **how: Any) -> Any:
+        assert old in text
+        file.write_text(text.replace(old, new) if old else text)
+        deployment = Deployment("user_kernels:kernels", target="h200")
+        return function(deployment, CompilationConfig(), cache_root=tmp_path / "root", **how)
+
+    made = start(precompile)
+    assert (made.outcome, made.emulated) == ("compiled", True)
+    kernels = [
+        json.loads(path.read_bytes())["triton"] for path in made.entry_path.glob("artifacts/*/piece.json")
+    ]
+    tuned = [one for found in kernels for one in found.values() if one["name"] == "shift_kernel"]
+    assert [variant["config"]["BLOCK"] for variant in tuned[0]["variants"]] == [128, 1024]
+
+    assert start(warm, require_hit=True).outcome == "hit"
+    assert start(warm, "return x * HALF", "return x * HALF  # a remark", require_hit=True).outcome == "hit"
+    for old, new in (
+        ("constexpr(0.5)", "constexpr(0.25)"),
+        ("return x * HALF", "return x + HALF"),
+        ("num_warps=8", "num_warps=4"),
+        ("count, 3.0, BLOCK=256", "count, 4.0, BLOCK=256"),
+    ):
+        assert start(warm, old, new, require_hit=True).outcome == "miss"
