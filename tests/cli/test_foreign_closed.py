@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.other_user import as_other_user, opened_again, opened_for_another_user
 from tests.layouts.trees import Vllm
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Gives a folder outside pytest's own, which every other pytest that starts closes to other users."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def test_a_root_that_cannot_be_written_is_told_before_anything_else(tree: Vllm, tmp_path: Path) -> None:
