@@ -12,14 +12,16 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
-from graphkiln.core.report import Progress, Silent
+from graphkiln.core.report import Progress, Silent, StartReport
 from graphkiln.core.target.described import become, seen_here
 from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.named import find_target
@@ -54,6 +56,7 @@ def call_there(
 
     Raises what it raises, and NoDevice when the process ends without a word.
     """
+    began = time.monotonic()
     target = args[0].target
     ours, theirs = multiprocessing.Pipe()
     command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
@@ -65,7 +68,7 @@ def call_there(
         theirs.close()
         try:
             ours.send((os.path.abspath(target) if os.path.isfile(target) else target, name, args, named))
-            return _heard(ours, progress or Silent())
+            result = _heard(ours, progress or Silent())
         except (EOFError, ConnectionError) as error:
             raise NoDevice(
                 f"target {description.title}",
@@ -75,6 +78,14 @@ def call_there(
         finally:
             if sys.exc_info()[0] is not None:
                 child.terminate()
+    return with_process(result, time.monotonic() - began)
+
+
+def with_process(result: Any, seconds: float) -> Any:
+    """Returns a start's report with what its process took beside its phases, of all the `seconds`."""
+    if not isinstance(result, StartReport):
+        return result
+    return replace(result, phases=(("process", max(0.0, seconds - result.seconds)), *result.phases))
 
 
 def _heard(ours: Connection, progress: Progress) -> Any:

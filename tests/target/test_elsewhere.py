@@ -17,11 +17,11 @@ import torch
 from graphkiln.core import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
-from graphkiln.core.report import Silent
+from graphkiln.core.report import Silent, StartReport
 from graphkiln.core.start import key, load_model, precompile, warm
 from graphkiln.core.target import elsewhere
 from graphkiln.core.target.description import Description, find_description
-from graphkiln.core.target.elsewhere import call_there, described_elsewhere
+from graphkiln.core.target.elsewhere import call_there, described_elsewhere, with_process
 from graphkiln.core.target.named import find_target
 from graphkiln.core.target.required import require_sources, require_tried, route
 from graphkiln.core.target.torch_build import build_for, torch_sources
@@ -165,6 +165,14 @@ def test_an_error_that_cannot_be_sent_is_quoted(
         elsewhere._serve(theirs)
         with pytest.raises(NoDevice, match=re.escape(said)):
             elsewhere._heard(ours, Silent())
+
+
+def test_what_the_other_process_took_is_a_phase_so_that_all_add_up_to_the_wall_time() -> None:
+    report = StartReport("compiled", "k", "l", "h200", phases=(("plan", 1.5), ("trace", 2.0)))
+    told = with_process(report, 5.0)
+    assert told.phases == (("process", 1.5), ("plan", 1.5), ("trace", 2.0))
+    assert told.seconds == 5.0
+    assert with_process("key", 5.0) == "key"
 
 
 def test_nothing_is_served_on_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
