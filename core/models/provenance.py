@@ -42,9 +42,12 @@ def untouched() -> tuple[str, ...] | None:
     """Returns who finds modules in this process, or None when modeling code is imported already."""
     if any(name in sys.modules and name not in _imported_here for name in _BUILDERS):
         return None
+    kinds = (finder if isinstance(finder, type) else type(finder) for finder in sys.meta_path)
+    # That of an editable install of ours finds nothing but our own parts, which are compared by their files.
     return tuple(
         f"{kind.__module__}.{kind.__qualname__}"
-        for kind in (finder if isinstance(finder, type) else type(finder) for finder in sys.meta_path)
+        for kind in kinds
+        if not kind.__module__.startswith("__editable___graphkiln_")
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("started.py")
 
 
@@ -41,11 +44,15 @@ def launch(
     *,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    python: Path | None = None,
     **given: Any,
 ) -> subprocess.Popen[str]:
-    """Starts `graphkiln.core.start.FUNCTION` in a new process; `given` as `started.py` takes it."""
+    """Starts `graphkiln.core.start.FUNCTION` in a new process; `given` as `started.py` takes it.
+
+    `python` is another interpreter than this one.
+    """
     return subprocess.Popen(
-        [sys.executable, "-P", str(SCRIPT), function, model, json.dumps(given)],
+        [str(python or sys.executable), "-P", str(SCRIPT), function, model, json.dumps(given)],
         env=environment() if environ is None else dict(environ),
         cwd=cwd,
         stdout=subprocess.PIPE,
@@ -64,6 +71,21 @@ def finish(process: subprocess.Popen[str]) -> Child:
 def start(function: str, model: str, **given: Any) -> Child:
     """Launches and waits."""
     return finish(launch(function, model, **given))
+
+
+def other_installation(folder: Path) -> Path:
+    """Returns the interpreter of a virtual environment in `folder` with a copy of graphkiln of its own.
+
+    Everything else it finds where this process does.
+    """
+    code = folder / "code"
+    for part in ("cli", "core", "cache"):
+        shutil.copytree(ROOT / part, code / "graphkiln" / part)
+    venv.create(folder / "venv", with_pip=False, symlinks=True)
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    places = [str(code), *(place for place in sys.path if place.endswith(("site-packages", "dist-packages")))]
+    (packages / "other.pth").write_text("".join(f"{place}\n" for place in places))
+    return folder / "venv" / "bin" / "python"
 
 
 def environment(**changes: str) -> dict[str, str]:

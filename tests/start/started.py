@@ -61,6 +61,7 @@ def main() -> None:
         "spawned": spawned,
         "frames": 0 if dynamo is None else dynamo.FRAME_COUNTER,
         "imported": sorted(sys.modules),
+        "ran": [sys.prefix, start.__file__],
     }
     print(json.dumps(answer, default=str))
 

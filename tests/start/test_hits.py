@@ -15,7 +15,7 @@ from graphkiln.core.models.source import identify
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.runner import dummy_context
 from graphkiln.core.start import load_model
-from tests.start.children import Child, environment, listing, start
+from tests.start.children import Child, environment, listing, other_installation, start
 from tests.start.conftest import HELPER, TOY, Compiled, CompiledToy, write_toy
 
 # No account has it: a user without a name, a home or a group.
@@ -72,7 +72,10 @@ def test_an_entry_hits_elsewhere_without_home_compiler_or_path(llama: Compiled, 
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_hit_on_a_read_only_root_writes_nothing(llama: Compiled, tmp_path: Path) -> None:
+def test_another_user_hits_in_another_environment_on_a_read_only_root_and_writes_nothing(
+    llama: Compiled, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    installed = tmp_path_factory.mktemp("installed")
     root = tmp_path / "root"
     shutil.copytree(llama.root, root)
     for path in [root, *root.rglob("*")]:
@@ -85,11 +88,22 @@ def test_a_hit_on_a_read_only_root_writes_nothing(llama: Compiled, tmp_path: Pat
     child = start(
         "warm",
         "preset:llama",
-        environ={"PATH": "", "TMPDIR": str(tmp_path / "no"), **user},
+        python=other_installation(installed),
+        environ={
+            "PATH": "",
+            "CXX": "/bin/false",
+            "HOME": str(tmp_path / "home"),
+            "TMPDIR": str(tmp_path / "no"),
+            "USER": "somebody",
+            "TZ": "Asia/Tokyo",
+            **user,
+        },
         cwd=tmp_path,
-        options={"require_hit": True, **options},
+        options={"require_hit": True, "force_aot_load": True, **options},
     )
     assert_compiled_nothing(child)
+    assert all(place.startswith(f"{installed}/") for place in child.answer["ran"])
+    assert any(note.startswith("model restored, not built") for note in child.report["notes"])
     assert listing(root) == before
     assert [path.name for path in tmp_path.iterdir()] == ["root"]
 
