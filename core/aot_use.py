@@ -24,7 +24,12 @@ class AotUse:
     unforced: str = "leave --force-aot-load out"
 
     def __post_init__(self) -> None:
-        asked = "force_aot_load" if self.force else "an AOT file" if self.path or self.contained else None
+        named = {
+            "force_aot_load": self.force,
+            "an AOT file": self.path,
+            "a self-contained AOT file": self.contained,
+        }
+        asked = next((name for name, is_asked in named.items() if is_asked), None)
         if asked is not None and not self.enabled:
             raise ValueError(f"{asked} was asked for and GRAPHKILN_USE_AOT_COMPILE=0 forbids it: unset it")
 

@@ -11,7 +11,7 @@ import typer
 
 from graphkiln.cli.argv import ENGINE_WORDS
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
-from graphkiln.cli.commands.starting import started
+from graphkiln.cli.commands.starting import require_allowed, started
 from graphkiln.cli.errors import UsageProblem
 from graphkiln.cli.session import Session
 
@@ -78,6 +78,7 @@ def precompile(
         raise UsageProblem("missing argument 'MODEL'", "graphkiln precompile --help says what it takes")
     if weights not in (None, "none", "load"):
         raise UsageProblem(f"--weights takes none or load, not {weights!r}")
+    require_allowed(contained=self_contained)
     from graphkiln.core.target.description import is_description
 
     chosen = cast('Literal["none", "load"] | None', weights)

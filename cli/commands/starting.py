@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphkiln.cli.commands.asked import Asked
-from graphkiln.cli.errors import NO, YES
+from graphkiln.cli.errors import NO, YES, UsageProblem
 from graphkiln.cli.session import Session
 from graphkiln.cli.show.progress import progress_for
 from graphkiln.cli.show.start import start_json, start_lines, with_import
@@ -40,3 +40,13 @@ def started(
     else:
         session.data(start_lines(report, asked.model, session.style))
     return YES if report.outcome in ("hit", "compiled") else NO
+
+
+def require_allowed(**asked: Any) -> None:
+    """Raises UsageProblem for a demand, as `aot_use` takes it, that the environment forbids."""
+    from graphkiln.core.aot_use import aot_use
+
+    try:
+        aot_use(**asked)
+    except ValueError as error:
+        raise UsageProblem(str(error)) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graphkiln.cli.commands.asked import Asked, Json, with_deployment
-from graphkiln.cli.commands.starting import started
+from graphkiln.cli.commands.starting import require_allowed, started
 from graphkiln.cli.errors import UsageProblem
 from graphkiln.cli.session import Session
 
@@ -41,7 +41,7 @@ def warm(
 ) -> int:
     """Starts MODEL as a server would, publishing what is missing, without the numeric check."""
     file = None if aot is None else readable(aot)
-    require_allowed(file, force_aot_load)
+    require_allowed(path=file, force=force_aot_load)
     deployment, config = asked.build()
 
     def begin(progress: Progress | None) -> StartReport:
@@ -58,16 +58,6 @@ def warm(
         )
 
     return started("warm", session, asked, begin, as_json=as_json)
-
-
-def require_allowed(file: Path | None, force: bool) -> None:
-    """Raises UsageProblem for a demand that the environment forbids."""
-    from graphkiln.core.aot_use import aot_use
-
-    try:
-        aot_use(path=file, force=force)
-    except ValueError as error:
-        raise UsageProblem(str(error)) from error
 
 
 def readable(typed: str) -> Path:

@@ -176,7 +176,12 @@ def test_an_aot_file_that_the_environment_forbids_is_bad_usage(
     run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRAPHKILN_USE_AOT_COMPILE", "0")
-    for words in (["--force-aot-load"], ["--aot", __file__]):
-        done = run("warm", "preset:llama", *words)
+    for words in (
+        ["warm", "--force-aot-load"],
+        ["warm", "--aot", __file__],
+        ["precompile", "--self-contained"],
+        ["precompile", "--self-contained", "--target", "h200"],
+    ):
+        done = run(*words, "preset:llama")
         assert (done.status, done.out) == (2, "")
         assert "GRAPHKILN_USE_AOT_COMPILE=0 forbids it: unset it" in done.err
