@@ -79,7 +79,9 @@ def note_refusal(store: Store, entry: Entry, refusal: PieceRefused, command: str
         # Not the entry's fault: nothing can be mapped from there.
         return None
     refused = dict(read_state(entry.path).refused)
-    times = refused[refusal.artifact] = refused.get(refusal.artifact, 0) + 1
+    times = refused.pop(refusal.artifact, 0) + 1
+    # Behind the others, as the latest.
+    refused[refusal.artifact] = times
     if times < _MOST_REFUSALS:
         update_state(store.root, entry.path, refused=refused)
         return None

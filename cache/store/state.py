@@ -18,6 +18,8 @@ from graphkiln.cache.store.root import CacheRoot
 
 STATE_FILE = "state.json"
 _MAX_BYTES = 64 << 10
+# Artifacts whose refusals are remembered: with all of them the file stays far below what is read of it.
+_MOST_REFUSED = 64
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class State:
     """What people and starts noted about an entry; `last_used` is a UTC time as text.
 
     `proved`: a start that loaded it made a first call that came back. `refused`: how often each artifact
-    could not be loaded though its bytes were right.
+    could not be loaded though its bytes were right, the latest of them last.
     """
 
     label: str | None = None
@@ -57,10 +59,11 @@ def update_state(root: CacheRoot, entry: Path, **changes: Any) -> bool:
     Two writers at once: the later one wins, the file is whole in any case.
     """
     state = replace(read_state(entry), **changes)
+    state = replace(state, refused=dict([*state.refused.items()][-_MOST_REFUSED:]))
     draft = root.staging / f"state-{os.getpid()}-{secrets.token_hex(4)}"
     try:
         root.ensure()
-        write_new(draft, json.dumps(asdict(state), sort_keys=True).encode("ascii"))
+        write_new(draft, json.dumps(asdict(state)).encode("ascii"))
         # The folder must be there already: a rename must never bring a removed entry's name back.
         os.rename(draft, entry / STATE_FILE)
     except (OSError, CacheError):

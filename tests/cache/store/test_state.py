@@ -20,6 +20,17 @@ def test_fields_are_changed_one_by_one(root: CacheRoot, entry: Entry) -> None:
     assert list(root.staging.iterdir()) == []
 
 
+def test_of_refusals_the_latest_are_kept_and_the_file_stays_one_that_can_be_read(
+    root: CacheRoot, entry: Entry
+) -> None:
+    for number in range(300):
+        refused = {**entry.state.refused, f"{number:064x}": 1}
+        assert update_state(root, entry.path, label="prod", refused=refused)
+    assert [*entry.state.refused] == [f"{number:064x}" for number in range(236, 300)]
+    assert entry.state.label == "prod"
+    assert (entry.path / "state.json").stat().st_size < 10_000
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"label": 3, "pinned": "yes"}', '{"pinned": 1}', "{" * 100_000]
 )
