@@ -11,10 +11,11 @@ from graphkiln.cache.errors import EntryDamaged
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.cache.factors.key import SHORT_DIGITS
 from graphkiln.cache.store.aot import AotFile
+from graphkiln.cache.store.aot_header import AotHeader
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.halves import aot_name, open_aot_at
 from graphkiln.cache.store.store import Store
-from graphkiln.cache.store.trial import is_suspect
+from graphkiln.cache.store.trial import is_suspect, stays_suspect
 from graphkiln.core.aot_use import AotUse
 from graphkiln.core.fetching import Fetch
 from graphkiln.core.journal import Journal
@@ -101,6 +102,9 @@ class Candidates:
             if lone or (entry is not None and self._skips(entry)):
                 file.close()
                 continue
+            if entry is None and self._crashed(file.header):
+                file.close()
+                continue
             found = judge(file.header, self.plan)
             if found:
                 self.journal.reasons.extend(found)
@@ -137,6 +141,20 @@ class Candidates:
         why = f"{damage.fault} ({damage.detail})" if damage.detail else damage.fault
         name = f"AOT file of entry {damage.entry}"
         self.journal.refuse(Difference("cache", name, "sound", why, kind="cannot verify"))
+
+    def _crashed(self, header: AotHeader) -> bool:
+        """Whether a file that was named ended a process before; its entry is not in this cache."""
+        if self.store is None or not stays_suspect(self.store.root, header):
+            return False
+        reason = "its first call ended a process"
+        self.journal.note(f"AOT file of {header.short} is not used: {reason}")
+        name, remedy = f"AOT file of entry {header.short}", "make the file again, or leave it out"
+        self.journal.refuse(
+            Difference(
+                "cache", name, "a first call that returns", reason, remedy=remedy, kind="cannot verify"
+            )
+        )
+        return True
 
     def _skips(self, entry: Entry) -> bool:
         """Whether an entry ended a process before; it is out of the way then, and a new one is made."""

@@ -33,7 +33,7 @@ from graphkiln.core.part import Part
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import PieceCounts
-from graphkiln.core.stored import RANK, EntryStored
+from graphkiln.core.stored import RANK, AotStored, EntryStored
 
 # A part's code factor and the digests of its source files.
 Code = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -189,6 +189,8 @@ class Finder:
             update_state(self.store.root, entry.path, last_used=now)
             self._renew(candidate, entry)
             serve = tried(self.store.root, entry, loaded)
+        elif isinstance(candidate.stored, AotStored) and self.store is not None:
+            serve = tried(self.store.root, candidate.stored.file.header, loaded)
         return Found(candidate.short, candidate.checked, loaded, serve, codes)
 
     def _renew(self, candidate: Candidate, entry: Entry) -> None:

@@ -6,14 +6,21 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from graphkiln.cache.store.aot_header import AotHeader
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.trial import on_trial, prove
 
 
-def tried(root: CacheRoot, entry: Entry, serve: Sequence[Callable[..., Any]]) -> list[Callable[..., Any]]:
-    """Returns `serve`, the first call of each on trial until a process has made them all."""
-    if entry.state.proved:
+def tried(
+    root: CacheRoot, entry: Entry | AotHeader, serve: Sequence[Callable[..., Any]]
+) -> list[Callable[..., Any]]:
+    """Returns `serve`, the first call of each on trial until a process has made them all.
+
+    Nothing remembers that of an AOT file without its entry, whose header `entry` is then: each process
+    tries it.
+    """
+    if isinstance(entry, Entry) and entry.state.proved:
         return [*serve]
     waiting = set(range(len(serve)))
 
@@ -25,7 +32,7 @@ def tried(root: CacheRoot, entry: Entry, serve: Sequence[Callable[..., Any]]) ->
             with on_trial(root, entry):
                 result = call(*args, **kwargs)
             waiting.discard(index)
-            if not waiting:
+            if not waiting and isinstance(entry, Entry):
                 prove(root, entry)
             return result
 

@@ -169,8 +169,10 @@ class CompiledPart:
         found = self.range_of(tokens)
         try:
             for piece in self._pieces[found]:
-                if isinstance(piece, LoadedPiece):
-                    piece.ready()
+                # Through what `wrap_pieces` put around it: nothing is to be loaded while a graph is captured.
+                ready = getattr(piece, "ready", None)
+                if ready is not None:
+                    ready()
         except GraphkilnError as error:
             wider = [
                 bounds for bounds in self._ranges if bounds != found and bounds[0] <= tokens <= bounds[1]

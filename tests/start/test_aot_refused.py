@@ -6,8 +6,10 @@ import os
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from graphkiln.cache.errors import LockTimeout
 from graphkiln.cache.factors.difference import Difference
@@ -18,14 +20,20 @@ from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.publish import publish_lock_name
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.trial import on_trial
+from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import AotRefused
+from graphkiln.core.errors import AotRefused, StepFailed
 from graphkiln.core.fetching import FetchedArtifact
-from graphkiln.core.start import precompile, warm
-from tests.start.aot_files import self_contained
+from graphkiln.core.graphs.graph_set import GraphSet
+from graphkiln.core.graphs.model_graphs import compiled_parts
+from graphkiln.core.graphs.wrapper import CUDAGraphWrapper
+from graphkiln.core.start import load_model, precompile, warm
+from tests.graphs.recording import FakeRecorder
+from tests.start.aot_files import changed, self_contained
 from tests.start.conftest import CompiledToy
 
 TOY = Deployment("toy_model:make")
+INPUTS = torch.arange(12, dtype=torch.float32).reshape(3, 4)
 
 
 @pytest.fixture
@@ -105,3 +113,40 @@ def test_what_is_mapped_by_its_path_is_not_read_a_second_time(tmp_path: Path) ->
     library.set_result(tmp_path / "kernel.so")
     with pytest.raises(ValueError, match=r"kernel\.so is mapped"):
         FetchedArtifact("entry", "a" * 64, {"kernel.so": library}, set()).read("kernel.so")
+
+
+def test_a_piece_with_graphs_around_it_is_held_to_what_it_takes(root: Path) -> None:
+    runner = load_model(TOY, cache_root=root)
+    (part,) = compiled_parts(runner.plain_forward)
+    graphs = GraphSet(FakeRecorder())
+
+    def wrapped(piece: Any, name: str, arguments: list[str]) -> CUDAGraphWrapper:
+        piece.inputs = [{**promised, "dtype": "torch.float64"} for promised in piece.inputs]
+        return CUDAGraphWrapper(piece, graphs, name=name, mode=None, argument_names=arguments)
+
+    part.wrap_pieces(wrapped)
+    with pytest.raises(StepFailed, match=r"piece 0, input \d"):
+        runner(INPUTS)
+
+
+def test_a_file_of_no_entry_here_that_ended_a_process_is_refused_until_it_is_another(
+    file: Path, toy: CompiledToy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(toy.code))
+    empty = tmp_path / "empty"
+
+    def crash(part: CompiledPart, *args: object) -> object:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CompiledPart, "__call__", crash)
+        with pytest.raises(ZeroDivisionError):
+            warm(TOY, aot=file, force_aot_load=True, cache_root=empty)
+    for _ in range(2):
+        with pytest.raises(AotRefused, match="first call ended a process"):
+            warm(TOY, aot=file, force_aot_load=True, cache_root=empty)
+    assert warm(TOY, aot=file, require_hit=True, cache_root=empty).outcome == "miss"
+    # Made again, at another time: another header.
+    changed(file, lambda body: body.update(created="2026-01-01T00:00:00+00:00"))
+    for _ in range(2):
+        assert warm(TOY, aot=file, force_aot_load=True, cache_root=empty).outcome == "hit"
