@@ -13,6 +13,8 @@ import torch
 
 from graphkiln.cache.store.entries import Entry
 from graphkiln.core import CompilationConfig, Deployment, load_model
+from graphkiln.core.compile.sealed import SealedPiece, load_piece
+from graphkiln.core.fetching import FetchedArtifact
 from graphkiln.core.start import key, precompile
 
 LARGEST = 128
@@ -99,7 +101,9 @@ def assert_right(runner: Any, name: str, counts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.slow
-def test_each_range_and_size_has_its_own_pieces_and_an_exact_size_wins(folder: Path) -> None:
+def test_each_range_and_size_has_its_own_pieces_and_an_exact_size_wins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = CompilationConfig.from_user({"compile_ranges_endpoints": [8, 64], "compile_sizes": [1, 16]})
     root = folder / "ranges"
     report = precompile(deployment("whole"), config, cache_root=root)
@@ -115,9 +119,24 @@ def test_each_range_and_size_has_its_own_pieces_and_an_exact_size_wins(folder: P
         ([9, 64], "backed"),
         ([65, LARGEST], "backed"),
     ]
+    opened: list[str] = []
+
+    def noting(files: FetchedArtifact, device: int = 0) -> SealedPiece:
+        opened.append(files.artifact)
+        return load_piece(files, device)
+
+    monkeypatch.setattr("graphkiln.core.loading.load_piece", noting)
     runner = load_model(deployment("whole"), config, cache_root=root)
     assert runner.report is not None
     assert runner.report.outcome == "hit"
+    # What serves one token count alone is opened by the first call that brings it.
+    one, sixteen, *ranges = (piece["artifact"] for piece in pieces)
+    assert opened == ranges
+    assert_right(runner, "whole", (15, 17))
+    assert opened == ranges
+    assert_right(runner, "whole", (16, 16))
+    assert opened == [*ranges, sixteen]
+    assert one not in opened
     part: Any = inspect.unwrap(runner._forward)
     served = {count: part.range_of(count) for count in (1, 2, 15, 16, 17, 65)}
     assert served == {1: (1, 1), 2: (1, 8), 15: (9, 64), 16: (16, 16), 17: (9, 64), 65: (65, LARGEST)}
