@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
+
+from tests.shared import shared_folder
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -19,6 +24,20 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _header_parsed_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Puts `gxx.py` before g++, where that is the compiler."""
+    compiler = shutil.which("g++")
+    if compiler is None or "CXX" in os.environ:
+        return
+    folder = shared_folder(tmp_path_factory) / "g++"
+    before = tmp_path_factory.mktemp("bin") / "g++"
+    script = Path(__file__).with_name("gxx.py")
+    before.write_text(f'#!/bin/sh\nexec {sys.executable} -SEs {script} {compiler} {folder} "$@"\n')
+    before.chmod(0o755)
+    os.environ["PATH"] = f"{before.parent}{os.pathsep}{os.environ['PATH']}"
 
 
 @pytest.fixture(autouse=True)

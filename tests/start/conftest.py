@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.shared import made_once
 from tests.start.children import Child, environment, start
 
 TOY = '''
@@ -83,23 +86,27 @@ def _inductor_is_imported() -> None:
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     """The preset, precompiled in a process of its own."""
-    root = tmp_path_factory.mktemp("llama") / "root"
-    return Compiled(root, start("precompile", "preset:llama", options={"cache_root": str(root)}))
+    return compiled_once(tmp_path_factory, "llama", "preset:llama")
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> CompiledToy:
     """The toy, precompiled in a process of its own."""
-    folder = tmp_path_factory.mktemp("toy")
-    write_toy(folder / "code")
-    root = folder / "root"
-    child = start(
-        "precompile",
-        "toy_model:make",
-        environ=environment(PYTHONPATH=str(folder / "code")),
-        options={"cache_root": str(root)},
-    )
-    return CompiledToy(root, child, folder / "code")
+    code = write_toy(tmp_path_factory.mktemp("toy") / "code")
+    environ = environment(PYTHONPATH=str(code))
+    made = compiled_once(tmp_path_factory, "toy", "toy_model:make", environ=environ)
+    return CompiledToy(made.root, made.child, code)
+
+
+def compiled_once(temporary: pytest.TempPathFactory, name: str, model: str, **given: Any) -> Compiled:
+    """Returns `model`, precompiled once for all processes of this run into a root that each has a copy of."""
+
+    def make(folder: Path) -> Mapping[str, Any]:
+        options = {"cache_root": str(folder / "root")}
+        return start("precompile", model, options=options, **given).answer
+
+    folder, answer = made_once(temporary, name, make)
+    return Compiled(folder / "root", Child(answer))
 
 
 def write_toy(folder: Path, *, model: str = TOY, helper: str = HELPER) -> Path:

@@ -23,7 +23,7 @@ from graphkiln.core.models.presets import PRESETS
 from graphkiln.core.models.source import identify
 from graphkiln.core.start import key, load_model
 from tests.start.children import start
-from tests.start.conftest import Compiled
+from tests.start.conftest import Compiled, compiled_once
 from tests.start.test_hits import assert_compiled_nothing
 
 LAYERS = {"gemma3": 4, "gpt2": 3, "mixtral": 3, "qwen2_moe": 3, "opt": 3, "qwen3": 3}
@@ -70,11 +70,8 @@ def preset(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def compiled(preset: str, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    root = tmp_path_factory.mktemp(preset) / "root"
-    options = {"cache_root": str(root)}
     config = ASKED[preset].config
-    child = start("precompile", f"preset:{preset}", deployment=LIMITS, config=config, options=options)
-    return Compiled(root, child)
+    return compiled_once(tmp_path_factory, preset, f"preset:{preset}", deployment=LIMITS, config=config)
 
 
 def test_it_is_traced_as_one_graph_and_equals_eager(compiled: Compiled, preset: str) -> None:
