@@ -169,10 +169,8 @@ class CompiledPart:
         found = self.range_of(tokens)
         try:
             for piece in self._pieces[found]:
-                # Through what `wrap_pieces` put around it: nothing is to be loaded while a graph is captured.
-                ready = getattr(piece, "ready", None)
-                if ready is not None:
-                    ready()
+                # Through the wrapper of a graph too, which must not capture a load.
+                getattr(piece, "ready", lambda: None)()
         except GraphkilnError as error:
             wider = [
                 bounds for bounds in self._ranges if bounds != found and bounds[0] <= tokens <= bounds[1]

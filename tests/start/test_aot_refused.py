@@ -20,7 +20,7 @@ from graphkiln.cache.store.locks import build_lock
 from graphkiln.cache.store.publish import publish_lock_name
 from graphkiln.cache.store.root import CacheRoot
 from graphkiln.cache.store.trial import on_trial
-from graphkiln.core.compile.execute import CompiledPart
+from graphkiln.core.compile.execute import CompiledPart, LoadedPiece
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import AotRefused, StepFailed
 from graphkiln.core.fetching import FetchedArtifact
@@ -115,18 +115,45 @@ def test_what_is_mapped_by_its_path_is_not_read_a_second_time(tmp_path: Path) ->
         FetchedArtifact("entry", "a" * 64, {"kernel.so": library}, set()).read("kernel.so")
 
 
-def test_a_piece_with_graphs_around_it_is_held_to_what_it_takes(root: Path) -> None:
+class Around(CUDAGraphWrapper):
+    """Graphs around a piece that say when they are called."""
+
+    def __init__(self, piece: LoadedPiece, happened: list[str]) -> None:
+        super().__init__(piece, GraphSet(FakeRecorder()), name="piece", mode=None)
+        self.happened = happened
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.happened.append("called")
+        return super().__call__(*args, **kwargs)
+
+
+def test_a_piece_with_graphs_around_it_is_loaded_before_they_are_called_and_held_to_what_it_takes(
+    root: Path,
+) -> None:
     runner = load_model(TOY, cache_root=root)
-    (part,) = compiled_parts(runner.plain_forward)
-    graphs = GraphSet(FakeRecorder())
+    wanted = runner(INPUTS)
+    for dtype, told in (("torch.float32", None), ("torch.float64", r"piece 0, input \d")):
+        runner = load_model(TOY, cache_root=root)
+        happened: list[str] = []
+        (part,) = compiled_parts(runner.plain_forward)
 
-    def wrapped(piece: Any, name: str, arguments: list[str]) -> CUDAGraphWrapper:
-        piece.inputs = [{**promised, "dtype": "torch.float64"} for promised in piece.inputs]
-        return CUDAGraphWrapper(piece, graphs, name=name, mode=None, argument_names=arguments)
+        def around(piece: Any, *_: Any, said: str = dtype, to: list[str] = happened) -> Around:
+            inputs = [{**promised, "dtype": said} for promised in piece.inputs]
 
-    part.wrap_pieces(wrapped)
-    with pytest.raises(StepFailed, match=r"piece 0, input \d"):
-        runner(INPUTS)
+            def load() -> Any:
+                to.append("loaded")
+                return piece
+
+            return Around(LoadedPiece(load, inputs, lazy=True), to)
+
+        part.wrap_pieces(around)
+        if told is None:
+            torch.testing.assert_close(runner(INPUTS), wanted)
+            assert happened == ["loaded", "called"]
+        else:
+            with pytest.raises(StepFailed, match=told):
+                runner(INPUTS)
+            assert happened == ["loaded"]
 
 
 def test_a_file_of_no_entry_here_that_ended_a_process_is_refused_until_it_is_another(
