@@ -30,9 +30,12 @@ _FOR_CUDA = {
     "use_static_triton_launcher": False,
     "use_static_cuda_launcher": False,
     "static_launch_user_defined_triton_kernels": True,
+    # By default matrix products of odd sizes are padded where that was the faster of two that were run.
+    "shape_padding": False,
 }
 # Options that decide by timing kernels while compiling.
 _TIMED = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
+_TIMED_BY_DEFAULT = ("shape_padding",)
 
 
 @contextlib.contextmanager
@@ -99,8 +102,9 @@ def _overload(op: str) -> str:
 
 
 def _refuse_timed(settings: InductorSettings) -> None:
-    for name in _TIMED:
-        if settings.options.get(name, getattr(inductor_config, name)):
+    here = {name: getattr(inductor_config, name) for name in _TIMED}
+    for name in (*_TIMED, *_TIMED_BY_DEFAULT):
+        if settings.options.get(name, here.get(name)):
             raise CompileError(
                 f"inductor_compile_config.{name}",
                 "it chooses by timing kernels while compiling, which pieces for a GPU are compiled without",

@@ -226,7 +226,7 @@ def test_a_model_s_own_triton_kernels_are_in_its_entry_and_in_its_key(
     def start(function: Any, old: str = "", new: str = "", **how: Any) -> Any:
         assert old in text
         file.write_text(text.replace(old, new) if old else text)
-        deployment = Deployment("user_kernels:kernels", target="h200")
+        deployment = Deployment("user_kernels:kernels", target=described_file("h200", tmp_path))
         return function(deployment, CompilationConfig(), cache_root=tmp_path / "root", **how)
 
     made = start(precompile)
