@@ -27,7 +27,7 @@ def has_gpu() -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _header_parsed_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _kernels_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Puts `gxx.py` before g++, where that is the compiler."""
     compiler = shutil.which("g++")
     if compiler is None or "CXX" in os.environ:
