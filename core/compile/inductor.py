@@ -47,6 +47,7 @@ from graphkiln.core.passes.pipeline import PassRun
 from graphkiln.core.target.cpu import CpuTarget
 from graphkiln.core.target.described import seen_here, wanted_it
 from graphkiln.core.target.named import Target
+from graphkiln.core.target.required import require_assembler
 from graphkiln.core.target.undecided import refuse_undecided
 
 # With less than this a kernel of any size may not fit: a failed build is then the disk's fault.
@@ -172,6 +173,9 @@ def require_means(target: Target) -> None:
         compiler_identity()
     else:
         require_triton()
+        described = seen_here()
+        if described is not None:
+            require_assembler(described)
 
 
 def _refuse_unplain(metadata: Any, given: int, wanted: int, compiled: Any) -> None:

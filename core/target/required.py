@@ -13,7 +13,7 @@ import torch
 
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.target.description import Description
-from graphkiln.core.target.torch_build import torch_sources
+from graphkiln.core.target.torch_build import ptxas_text, torch_sources
 from graphkiln.core.target.tried import DESCRIBED, LIGHT, TRIED, torch_minor, torch_version
 
 
@@ -66,6 +66,21 @@ def require_sources(description: Description) -> None:
             f"the Python files of torch here are not those of torch {description.versions.torch} that it "
             "was seen with",
             "reinstall torch, or describe the device anew",
+        )
+
+
+def require_assembler(description: Description) -> None:
+    """Raises NoDevice where Triton's assembler is not the one of the device, where that is known.
+
+    Asks the assembler, which is a process: for who is about to compile, and not for who loads.
+    """
+    wanted = description.versions.ptxas
+    here = None if wanted is None else ptxas_text()
+    if here != wanted:
+        raise NoDevice(
+            f"target {description.title}",
+            f"it was seen with the assembler {wanted}, and this is {here or 'none that answers'}",
+            "reinstall triton, or describe the device anew",
         )
 
 

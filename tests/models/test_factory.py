@@ -61,6 +61,20 @@ class Unannotated(nn.Module):
 def unannotated():
     return Unannotated()
 
+class Beside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2))
+
+    def example_inputs(self, num_tokens):
+        return (torch.empty(num_tokens, 2, device=self.weight.device),)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+def beside():
+    return Beside()
+
 class BadExamples(WithExamples):
     def example_inputs(self, num_tokens):
         return num_tokens
@@ -126,6 +140,17 @@ def test_what_is_wrong_with_a_factory_is_named(name: str, reason: str) -> None:
         built(name)
     assert caught.value.remedy
     assert "\n" not in str(caught.value)
+
+
+def test_example_inputs_may_lie_beside_a_module_whose_device_is_not_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What a process that has become a described device does to its own.
+    monkeypatch.setattr("torch._subclasses.fake_tensor.init_gpu_context", lambda device: None)
+    monkeypatch.setattr("torch.cuda._lazy_init", lambda: None)
+    deployment, device = Deployment("toy_models:beside"), torch.device("cuda", 0)
+    served = build(identify(deployment), deployment, weights="none", device=device)
+    assert [(one.device, tuple(one.shape)) for one in served.example_inputs(3)] == [(device, (3, 2))]
 
 
 def test_example_inputs_that_give_no_call_are_named() -> None:

@@ -23,7 +23,7 @@ from graphkiln.core.target import elsewhere
 from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere, with_process
 from graphkiln.core.target.named import find_target
-from graphkiln.core.target.required import require_sources, require_tried, route
+from graphkiln.core.target.required import require_assembler, require_sources, require_tried, route
 from graphkiln.core.target.torch_build import build_for, torch_sources
 from graphkiln.core.target.tried import LIGHT, torch_minor
 from tests.start.children import environment
@@ -110,6 +110,17 @@ def test_the_cpu_build_takes_fakes_for_a_device_and_nothing_else() -> None:
     assert done.stdout.splitlines() == ["cuda:0 cuda:0 2.11.0+cu130 13.0", "nothing real lies there"], (
         done.stderr
     )
+
+
+def test_another_assembler_is_refused_where_the_description_tells_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("graphkiln.core.target.required.ptxas_text", lambda: H200.versions.ptxas)
+    require_assembler(H200)
+    monkeypatch.setattr("graphkiln.core.target.required.ptxas_text", lambda: None)
+    require_assembler(replace(H200, versions=replace(H200.versions, ptxas=None)))
+    with pytest.raises(NoDevice, match=r"the assembler Cuda .* 12\.8.*, and this is none that answers"):
+        require_assembler(H200)
 
 
 def test_another_python_or_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
