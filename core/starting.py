@@ -107,6 +107,8 @@ class Start:
         if first_call and session.journal.outcome == "hit":
             with self.phases.phase("first call"), torch.no_grad(), context(session.journal.smallest):
                 forward(*served.example_inputs(session.journal.smallest))
+        if emulated and session.journal.outcome == "hit":
+            self._rehearsed(served, forward, session)
         session.settle_aot()
         report = replace(prover.kept(session.report(), session.store), emulated=emulated)
         if described is not None and report.outcome == "compiled":
@@ -118,6 +120,18 @@ class Start:
             report = replace(report, notes=(*report.notes, f"debug dump in {session.dump.path}{what}"))
         session.record(report)
         return Runner(served, forward, report, self.deployment), report
+
+    def _rehearsed(self, served: ServedModel, forward: Callable[..., Any], session: Session) -> None:
+        """Goes through the steps of a server, and notes what they came to. Raises where one lacks code."""
+        # Here and not above: a start on the device runs its steps.
+        from graphkiln.core.graphs.model_graphs import compiled_parts
+        from graphkiln.core.rehearsal import rehearse
+
+        with self.phases.phase("rehearse"):
+            found = rehearse(served, compiled_parts(forward), self.deployment)
+        if found.launches:
+            kinds = f"{found.launches} launches of attention in {found.steps} kinds of step"
+            session.journal.note(f"{kinds} found their code in the entry")
 
     def _opened(
         self,

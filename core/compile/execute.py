@@ -11,6 +11,7 @@ import torch
 
 from graphkiln.cache.errors import GraphkilnError
 from graphkiln.core.compile.held import HeldPiece
+from graphkiln.core.compile.piece_names import piece_arguments
 from graphkiln.core.errors import DoorError, LoadRefused, StepFailed
 from graphkiln.core.trace.door import Door
 from graphkiln.core.trace.observe import untyped_constant
@@ -128,6 +129,13 @@ class CompiledPart:
         outputs = [fetch(registers) for fetch in self._outputs]
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
 
+    def load_all(self) -> None:
+        """Loads what waits for its first call. Raises LoadRefused for what cannot be loaded."""
+        for pieces in self._pieces.values():
+            for piece in pieces:
+                if isinstance(piece, LoadedPiece):
+                    piece.ready()
+
     def wrap_pieces(self, wrap: Callable[[RunnablePiece, str, list[str]], RunnablePiece]) -> None:
         """Puts what `wrap` makes of each use of a piece, of its name and its arguments' names, in its place.
 
@@ -194,48 +202,6 @@ class CompiledPart:
             if start <= tokens <= end:
                 return start, end
         raise DoorError("token count", " ".join(f"({s}, {e})" for s, e in self._ranges), str(tokens))
-
-
-def piece_arguments(wiring: Mapping[str, Any]) -> list[list[str]]:
-    """Returns what the arguments of each use of a piece are called by a person who looks at the model.
-
-    Lists are flattened.
-    """
-    names: dict[int, str] = {}
-    argument_names = [row["name"] for row in wiring["door"]["arguments"]]
-    for register, spec in enumerate(wiring["inputs"]):
-        if "parameter" in spec:
-            names[register] = spec["parameter"]
-        elif "path" in spec:
-            names[register] = "a value in the model"
-        elif "tokens" in spec:
-            names[register] = "the token count"
-        else:
-            member = spec.get("member")
-            name = argument_names[int(spec["argument"])]
-            names[register] = name if member is None else f"{name}[{member!r}]"
-    found: list[list[str]] = []
-    for step in wiring["steps"]:
-        outs = [int(out) for out in step["outs"]]
-        if "piece" in step:
-            number = int(step["piece"])
-            names_after = {
-                out: f"output {index} of piece {number} at cut {len(found)}" for index, out in enumerate(outs)
-            }
-            found.append([name for value in step["args"] for name in _argument_names(value, names)])
-            names.update(names_after)
-        elif "item" in step:
-            names[outs[0]] = f"item {step['index']} of {', '.join(_argument_names(step['item'], names))}"
-        else:
-            names.update(dict.fromkeys(outs, f"the result of {step['op']}"))
-    return found
-
-
-def _argument_names(value: Sequence[Any], names: Mapping[int, str]) -> list[str]:
-    kind, content = value
-    if kind == "l":
-        return [name for item in content for name in _argument_names(item, names)]
-    return [names.get(int(content), f"register {content}") if kind == "r" else "a constant"]
 
 
 def _held(piece: RunnablePiece, number: int, tokens: int) -> RunnablePiece:

@@ -27,6 +27,10 @@ class Launches:
         """Puts what an entry holds in the place of what was there."""
         self.device, self._found = device, dict(found)
 
+    def all(self) -> Mapping[Specialisation, Launch]:
+        """Returns every launch, by what it was compiled for."""
+        return self._found
+
     def find(self, wanted: Specialisation) -> Launch | None:
         """Returns the launch of code that was made for just that, None when there is none."""
         return self._found.get(wanted)
