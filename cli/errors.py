@@ -101,6 +101,7 @@ TABLE: dict[str, tuple[int, Callable[[Any], str | None]]] = {
     "NoCompiler": (NOT_HERE, own_remedy),
     "NoDevice": (NOT_HERE, own_remedy),
     "BadTarget": (BAD_INPUT, own_remedy),
+    "BadChoices": (BAD_INPUT, own_remedy),
     "Bypass": (NO, own_remedy),
     "LoadRefused": (NO, own_remedy),
     "StepFailed": (NO, says("the next start sets what was loaded aside and compiles again")),

@@ -77,7 +77,7 @@ class Builder:
         """
         compiled: list[CompiledFiles] = []
         known: dict[tuple[str, tuple[int, int]], SealedArtifact] = {}
-        if mending is not None:
+        if mending is not None and self.plan.choices is None:
             for part in parts:
                 known |= mending.sound(part.prefix)
         kept = set(known)
@@ -100,6 +100,8 @@ class Builder:
                 attention = attending.build(graphs, scratch, whole)
                 if attention is not None and whole is None:
                     self.journal.counts["kernels_compiled"] += attention.kernels
+        if self.plan.choices is not None:
+            self.plan.choices.require_used(name for artifact in known.values() for name in artifact.chosen)
         new = [artifact for found, artifact in known.items() if found not in kept]
         self.journal.pieces = piece_counts([files.built for files in compiled], len(new))
         self.journal.counts["kernels_compiled"] += sum(artifact.kernels for artifact in new)

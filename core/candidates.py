@@ -159,6 +159,12 @@ class Candidates:
     def _skips(self, entry: Entry) -> bool:
         """Whether an entry ended a process before; it is out of the way then, and a new one is made."""
         assert self.store is not None
+        choices = self.plan.choices
+        if choices is not None and entry.header.get("choices") != choices.digest:
+            self.journal.reasons.append(
+                Difference("cache", f"build of entry {entry.short}", "other choices", choices.where)
+            )
+            return True
         if not is_suspect(self.store.root, entry):
             return False
         reason = "its first call ended a process"

@@ -10,6 +10,7 @@
        |  +- NoCompiler                a C++ compiler is needed and was not found
        |  +- NoDevice                  a device is not here, or cannot be compiled for from here
        |  +- BadTarget                 a target that does not exist
+       |  +- BadChoices                a file of choices that is none, or not for what is compiled
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
        |  +- AotRefused                an AOT file is there and is not used, and that was demanded
@@ -97,6 +98,10 @@ class NoDevice(CompileError):
 
 class BadTarget(CompileError):
     """A target that does not exist, or that nothing can be compiled for."""
+
+
+class BadChoices(CompileError):
+    """A file of frozen choices that is none, or that was made for something else."""
 
 
 class Bypass(CoreError):

@@ -12,6 +12,7 @@ from graphkiln.cache.errors import NotCanonical
 from graphkiln.cache.factors.canonical import digest
 from graphkiln.cache.factors.env import env_factor, read
 from graphkiln.cache.factors.key import Factors
+from graphkiln.core.choices import Choices
 from graphkiln.core.compile.compiler_factor import compiler_factor
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.effective import EffectiveConfig
@@ -41,7 +42,8 @@ class Plan:
 
     `config` is what was asked, `compilation` what is in effect. `factors` has no code factor yet; it
     is None when a factor has no canonical form, and `refusal` says which. `largest` is the most
-    tokens of one call.
+    tokens of one call. `choices` are those between configurations of kernels that were made before: the key
+    does not hold them, the build does.
     """
 
     deployment: Deployment
@@ -55,6 +57,7 @@ class Plan:
     label: str
     dtype: str
     largest: int
+    choices: Choices | None = None
 
     @property
     def lookup(self) -> str | None:
@@ -105,6 +108,7 @@ class Plan:
                 passes=self.pipeline,
                 partition_ops=self.compilation.partition_ops,
                 dump=dump,
+                choices=self.choices,
             )
             for found in self.ranges(smallest, encoder)
         )

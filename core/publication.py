@@ -16,6 +16,7 @@ from graphkiln.cache.factors.key import Factors
 from graphkiln.cache.factors.modules import locate
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.store import Store
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import PieceCounts, StartReport
 from graphkiln.core.stored import RANK
@@ -37,6 +38,7 @@ class CompiledFiles:
 
 
 def publish(
+    store: Store,
     draft: Draft,
     factors: Factors,
     header: Mapping[str, Any],
@@ -54,6 +56,8 @@ def publish(
     raises: FactorsChanged, DiskFull, KeyPrefixCollision.
     """
     kernels = None if attention is None else draft.add_artifact(attention.files)
+    if header.get("choices") is not None:
+        _make_room(store, factors.key, str(header["choices"]))
     for part in compiled:
         built = part.built
         ids = [draft.add_artifact(artifact.files) for artifact in built.artifacts]
@@ -75,6 +79,13 @@ def publish(
     builds = {part.prefix: {**part.built.build, **made} for part in compiled}
     draft.set_rank(RANK, {"passes": passes}, builds)
     return draft.publish(header, factors, aot)
+
+
+def _make_room(store: Store, key: str, choices: str) -> None:
+    """Sets aside an entry of the same key that was built with other choices, which would win."""
+    there = store.entry_of(key)
+    if there is not None and there.header.get("choices") != choices:
+        store.set_aside(there, {"reason": "another build of it was asked for: precompile --choices"})
 
 
 def piece_counts(parts: Sequence[BuiltPart], compiled: int) -> PieceCounts:
@@ -104,12 +115,19 @@ def entry_header(plan: Plan, report: StartReport, command: str) -> dict[str, Any
         "phases": [[name, round(seconds, 3)] for name, seconds in report.phases],
         "versions": versions(),
         "command": command,
+        **({"choices": plan.choices.digest} if plan.choices is not None else {}),
     }
 
 
 def target_header(target: Target) -> dict[str, Any]:
     """Returns a target as a header tells it: its facts, how a person asked for it, the CPU's features."""
     return {**target.as_factor(), "name": target.name, "features": list(target.features)}
+
+
+def tool_versions() -> dict[str, str]:
+    """Returns the versions of what chooses between configurations, and of what these are compiled with."""
+    found = versions()
+    return {"torch": str(torch.__version__).partition("+")[0], "triton": found.get("triton", "none")}
 
 
 def versions() -> dict[str, str]:

@@ -38,7 +38,7 @@ def rehearse(served: ServedModel, parts: tuple[CompiledPart, ...], deployment: D
     differs, for a launch without code.
     """
     for part in parts:
-        part.load_all()
+        part.loaded()
     if not served.launches:
         return Rehearsed(0, 0)
     noted = _Noted(served.launches)

@@ -227,7 +227,7 @@ class Session:
                 header = entry_header(self.plan, self.report(), self.command)
                 description = self._describe() if self._describe is not None else None
                 entry = publish(
-                    draft, factors, header, built.files, description=description,
+                    self.store, draft, factors, header, built.files, description=description,
                     store_source=self.store_source, aot=self.aot.published, attention=built.attention,
                 )  # fmt: skip
                 self.journal.outcome, self.journal.entry = "compiled", entry

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphkiln.core.aot_use import aot_use
+from graphkiln.core.choices import Choices
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
@@ -31,6 +32,7 @@ def precompile(
     store_source: bool = True,
     self_contained: bool = False,
     debug_dump: Path | str | None = None,
+    choices: Choices | None = None,
     cache_root: Path | str | None = None,
     progress: Progress | None = None,
 ) -> StartReport:
@@ -39,7 +41,9 @@ def precompile(
     `weights` "none", the default without a check, builds the model of shapes alone. For a device that is
     described and not here all this happens in a child process, without weights and without the check.
     `self_contained` puts everything into the AOT file (`report.aot`), so that it can be shipped alone.
-    `debug_dump` is a folder that gets graphs, guards and generated sources to read, in a new folder inside.
+    `choices` name the one configuration that kernels are built with; an entry that was built otherwise is set
+    aside. `debug_dump` is a folder that gets graphs, guards and generated sources to read, in a new folder
+    inside.
     Raises CheckFailed, and publishes nothing, when compiled and eager disagree; CompileError and
     ModelError for what cannot be compiled; CacheError when the cache cannot be written.
     """
@@ -48,13 +52,15 @@ def precompile(
         there: StartReport = call_there(
             away, "precompile", deployment, config, progress=progress, check=check, weights=weights,
             store_source=store_source, self_contained=self_contained, debug_dump=debug_dump,
-            cache_root=cache_root,
+            cache_root=cache_root, choices=choices,
         )  # fmt: skip
         return there
     if weights == "none" and check and seen_here() is None:
         raise ValueError("weights: none leaves nothing to check with: add --no-check, or load them")
     aot = aot_use(contained=self_contained)
-    start = Start(deployment, config, cache_root, progress, "precompile", must_publish=True, aot=aot)
+    start = Start(
+        deployment, config, cache_root, progress, "precompile", must_publish=True, aot=aot, choices=choices
+    )
     chosen = weights or ("load" if check else "none")
     return start.run(check=check, weights=chosen, store_source=store_source, debug_dump=debug_dump)[1]
 

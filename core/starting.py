@@ -15,6 +15,7 @@ from graphkiln.cache.store.root import CacheRoot, resolve_root
 from graphkiln.cache.store.store import Store
 from graphkiln.core.aot_use import AotUse
 from graphkiln.core.attending import Attending
+from graphkiln.core.choices import Choices
 from graphkiln.core.collector import collector_paused
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
@@ -24,6 +25,7 @@ from graphkiln.core.parts import BACKBONE, Context, call_context, find_parts, fo
 from graphkiln.core.phases import Phases
 from graphkiln.core.plan import Plan, make_plan
 from graphkiln.core.proving import Prover
+from graphkiln.core.publication import tool_versions
 from graphkiln.core.report import Progress, Silent, StartReport
 from graphkiln.core.runner import Runner
 from graphkiln.core.session import Session
@@ -47,6 +49,7 @@ class Start:
         *,
         must_publish: bool,
         aot: AotUse,
+        choices: Choices | None = None,
     ) -> None:
         self.deployment = deployment
         self.config = config or CompilationConfig()
@@ -54,6 +57,7 @@ class Start:
         self.command = command
         self.must_publish = must_publish
         self.aot = aot
+        self.choices = choices
         self.phases = Phases(progress or Silent())
         self.plan: Plan | None = None
 
@@ -73,7 +77,7 @@ class Start:
         if emulated:
             check, weights, first_call = False, "none", False
         with collector_paused(), self.phases.phase("plan"):
-            plan = self.plan = make_plan(self.deployment, self.config)
+            plan = self.plan = self._planned()
             session = Session(
                 plan, self._open_store(), self.phases, command=self.command, store_source=store_source,
                 aot=self.aot,
@@ -120,6 +124,13 @@ class Start:
             report = replace(report, notes=(*report.notes, f"debug dump in {session.dump.path}{what}"))
         session.record(report)
         return Runner(served, forward, report, self.deployment), report
+
+    def _planned(self) -> Plan:
+        """Returns the plan of this start. Raises BadChoices for choices that were made for something else."""
+        plan = make_plan(self.deployment, self.config)
+        if self.choices is not None:
+            self.choices.require_target(plan.target.as_factor(), tool_versions())
+        return replace(plan, choices=self.choices)
 
     def _rehearsed(self, served: ServedModel, forward: Callable[..., Any], session: Session) -> None:
         """Goes through the steps of a server, and notes what they came to. Raises where one lacks code."""

@@ -41,6 +41,15 @@ def check(
             help="For a --target that is not here: load the entry as it would, nothing to compile with.",
         ),
     ] = False,
+    tune: Annotated[
+        Path | None,
+        typer.Option(
+            "--tune",
+            metavar="FILE",
+            help="On the device: time the configurations of each kernel, and write the best to FILE.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Captures the CUDA graphs of MODEL, compares each with eager, times it, and gives all of them back.
@@ -50,8 +59,12 @@ def check(
     """
     if emulate and traffic is not None:
         raise UsageProblem("--traffic weighs what is captured, and --emulate captures nothing", "drop one")
+    if tune is not None and (emulate or traffic is not None):
+        raise UsageProblem("--tune captures nothing and needs the device", "drop --emulate and --traffic")
     weights = None if traffic is None else read(traffic)
     deployment, config = asked.build()
+    if tune is not None:
+        return tuned(session, asked, deployment, config, tune, as_json=as_json)
     if emulate:
         return emulated(session, asked, deployment, config, as_json=as_json)
     with progress_for(session) as progress, talk_goes_to_stderr():
@@ -91,6 +104,34 @@ def emulated(
         )
 
     return started("check", session, asked, begin, as_json=as_json)
+
+
+def tuned(
+    session: Session,
+    asked: Asked,
+    deployment: Deployment,
+    config: CompilationConfig,
+    path: Path,
+    *,
+    as_json: bool,
+) -> int:
+    """Times the configurations of a loaded model's kernels, and freezes the choices."""
+    if not path.parent.is_dir():
+        raise UsageProblem(
+            f"--tune {path}: there is no folder {path.parent}", "make it, or name another file"
+        )
+    with progress_for(session) as progress, talk_goes_to_stderr():
+        if progress:
+            progress.phase("import")
+        from graphkiln.cli.show.tuned import tuned_json, tuned_lines
+        from graphkiln.core.tuning import tune
+
+        found = tune(deployment, config, path, cache_root=session.cache_root, progress=progress)
+    if as_json:
+        session.json("check", tuned_json(found, asked.model))
+    else:
+        session.data(tuned_lines(found, asked.model, session.style))
+    return YES
 
 
 def read(path: Path) -> dict[int, float]:

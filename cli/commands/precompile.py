@@ -54,6 +54,15 @@ def precompile(
             show_default=False,
         ),
     ] = None,
+    choices: Annotated[
+        Path | None,
+        typer.Option(
+            "--choices",
+            metavar="FILE",
+            help="Build each kernel with the configuration that `check --tune FILE` chose on the device.",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -70,7 +79,7 @@ def precompile(
     if engine is not None:
         from graphkiln.cli.commands.precompile_engine import precompile_engine
 
-        if no_check or weights or no_store_source or self_contained or debug_dump:
+        if no_check or weights or no_store_source or self_contained or debug_dump or choices:
             raise UsageProblem("--engine takes --json and --cache-root alone", "leave the others out")
         asked.need_none("goes to vLLM behind --")
         return precompile_engine(session, engine, json.loads(engine_words or "[]"), as_json=as_json)
@@ -86,6 +95,12 @@ def precompile(
     if weights == "none" and not no_check and not is_description(deployment.target):
         raise UsageProblem("--weights none leaves nothing to check with", "add --no-check")
 
+    frozen = None
+    if choices is not None:
+        from graphkiln.core.choices import read_choices
+
+        frozen = read_choices(choices)
+
     def begin(progress: Progress | None) -> StartReport:
         from graphkiln.core import start
 
@@ -97,6 +112,7 @@ def precompile(
             store_source=not no_store_source,
             self_contained=self_contained,
             debug_dump=debug_dump,
+            choices=frozen,
             cache_root=session.cache_root,
             progress=progress,
         )

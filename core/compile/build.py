@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from graphkiln.cache.factors.canonical import canonical_json
+from graphkiln.core.choices import Choices
 from graphkiln.core.compile.execute import WIRING_FORMAT
 from graphkiln.core.compile.inductor import BuiltPiece, compile_piece, compiler_identity
 from graphkiln.core.compile.pieces import Piece, describe_piece
-from graphkiln.core.compile.seal import build_identity, seal
+from graphkiln.core.compile.seal import build_identity, seal, triton_id
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.compile.split import SplitGraph, split_graph
 from graphkiln.core.compile.structured import trace_pieces, trace_ranges, trace_split
@@ -32,7 +33,7 @@ class SealedArtifact:
     """A distinct piece compiled for one range, as files.
 
     `piece` is its number, `dynamic` says how the token count was treated (backed, unbacked, static),
-    `kernels` how many libraries it holds.
+    `kernels` how many libraries it holds, `chosen` which have the configuration that a file of choices names.
     """
 
     piece: int
@@ -42,6 +43,7 @@ class SealedArtifact:
     dynamic: str
     kernels: int
     passes: tuple[PassRun, ...] = ()
+    chosen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -185,10 +187,26 @@ def _sealed(number: int, piece: Piece, settings: InductorSettings) -> SealedArti
         dynamic = "unbacked"
     if dump is not None:
         dump.piece(number, *bounds, built)
+    chosen = frozenset[str]()
+    if settings.choices is not None:
+        built, chosen = _frozen(built, settings.choices)
     inputs = canonical_json({"inputs": piece.signature["inputs"]})
     files = {**seal(built, piece.fingerprint), "inputs.json": inputs}
     kernels = len(built.kernels) + len(built.triton)
-    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, kernels, built.passes)
+    return SealedArtifact(number, piece.fingerprint, bounds, files, dynamic, kernels, built.passes, chosen)
+
+
+def _frozen(built: BuiltPiece, choices: Choices) -> tuple[BuiltPiece, frozenset[str]]:
+    """Returns a piece whose kernels have the one configuration that was chosen, and which these are."""
+    kernels, chosen = {}, set()
+    for source, kernel in built.triton.items():
+        name = triton_id(kernel)
+        index = choices.of(name, [variant.config for variant in kernel.variants])
+        if index is not None:
+            chosen.add(name)
+            kernel = replace(kernel, variants=(kernel.variants[index],))
+        kernels[source] = kernel
+    return replace(built, triton=kernels), frozenset(chosen)
 
 
 def _trace_built(

@@ -129,12 +129,12 @@ class CompiledPart:
         outputs = [fetch(registers) for fetch in self._outputs]
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
 
-    def load_all(self) -> None:
-        """Loads what waits for its first call. Raises LoadRefused for what cannot be loaded."""
-        for pieces in self._pieces.values():
-            for piece in pieces:
-                if isinstance(piece, LoadedPiece):
-                    piece.ready()
+    def loaded(self) -> list[RunnablePiece]:
+        """Returns every piece, those loaded that wait for their first call. Raises LoadRefused for one that
+        cannot be.
+        """
+        pieces = [piece for found in self._pieces.values() for piece in found]
+        return [piece.ready() if isinstance(piece, LoadedPiece) else piece for piece in pieces]
 
     def wrap_pieces(self, wrap: Callable[[RunnablePiece, str, list[str]], RunnablePiece]) -> None:
         """Puts what `wrap` makes of each use of a piece, of its name and its arguments' names, in its place.

@@ -48,8 +48,10 @@ class SealedPiece:
         aligned: Sequence[int] = (),
         mutated: Sequence[int] = (),
         partitions: list[Callable[[list[Any]], Sequence[Any]]] | None = None,
+        triton: Sequence[SealedTriton] = (),
     ) -> None:
-        """`partitions` is the list that `call` itself takes the piece's partitions from."""
+        """`partitions` is the list that `call` itself takes partitions from, `triton` are its kernels."""
+        self.triton = tuple(triton)
         self.fingerprint = fingerprint
         self.partitions = [] if partitions is None else partitions
         self._call = call
@@ -88,11 +90,17 @@ def load_piece(files: ArtifactFiles, device: int = 0) -> SealedPiece:
     `noexec` mount, a library built for another Python).
     """
     piece = read_piece(files.read("piece.json"))
+    triton: list[SealedTriton] = []
+
+    def sealed_triton(name: str) -> SealedTriton:
+        triton.append(SealedTriton(name, piece["triton"][name], files.path, device))
+        return triton[-1]
+
     namespace: dict[str, Any] = {
         "torch": torch,
         "__name__": f"graphkiln_piece_{piece['fingerprint'][:10]}",
         "sealed_kernel": lambda name: _load_kernel(name, files.path(f"kernels/{name}.so")),
-        "sealed_triton": lambda name: SealedTriton(name, piece["triton"][name], files.path, device),
+        "sealed_triton": sealed_triton,
         "sealed_device": device,
         "extern_kernels": types.SimpleNamespace(
             **{name: resolve(path) for name, path in piece["extern_kernels"].items()}
@@ -114,6 +122,7 @@ def load_piece(files: ArtifactFiles, device: int = 0) -> SealedPiece:
         piece["aligned"],
         piece["mutated"],
         getattr(namespace.get("runner"), "partitions", None),
+        triton,
     )
 
 

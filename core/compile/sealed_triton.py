@@ -27,6 +27,8 @@ class SealedTriton:
         self, name: str, described: Mapping[str, Any], path: Callable[[str], Path], device: int
     ) -> None:
         self.name = name
+        self.title = str(described["name"])
+        self.configs = [dict(variant["config"]) for variant in described["variants"]]
         self.chosen: int | None = None
         self._parameters: Sequence[str] = described["parameters"]
         self._mutated = frozenset(described["mutated"])
@@ -49,10 +51,21 @@ class SealedTriton:
         self.run(*args, stream=stream)
 
     def _fastest(self, args: Sequence[Any], stream: int) -> int:
+        seconds = self.timed(args, stream)
+        return min(seconds, key=lambda index: seconds[index])
+
+    def timed(self, args: Sequence[Any], stream: int) -> dict[int, float]:
+        """Returns the median milliseconds of each configuration on these arguments, by its place.
+
+        Left out are those whose code spills, where there is one whose code does not.
+        """
         spills = [spilled for _, spilled in self._variants]
         tried = [index for index, count in enumerate(spills) if count <= _SPILLS] or [*range(len(spills))]
-        seconds = {index: self._time(self._variants[index][0], args, stream) for index in tried}
-        return min(tried, key=lambda index: seconds[index])
+        return {index: self._time(self._variants[index][0], args, stream) for index in tried}
+
+    def launch(self, index: int, args: Sequence[Any], stream: int) -> None:
+        """Launches one configuration."""
+        self._variants[index][0](*args, stream=stream)
 
     def _time(self, launch: Launch, args: Sequence[Any], stream: int) -> float:
         # Here and not above: a start on a CPU does not need it, and it takes decimal and fractions along.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphkiln.core.choices import Choices
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.target.named import Target
 
@@ -20,7 +21,8 @@ class InductorSettings:
 
     `hint` is the token count that size heuristics see; `scratch` a private folder for the files
     that compilers write; `partition_ops` are ops around which Inductor makes functions of their own of
-    a piece; `dump` is told what a debug dump shows.
+    a piece; `dump` is told what a debug dump shows; `choices` are those between a kernel's configurations
+    that were made before.
     """
 
     smallest: int
@@ -34,6 +36,7 @@ class InductorSettings:
     partition_ops: tuple[str, ...] = ()
     dump: PartDump | None = None
     unbacked: bool = False
+    choices: Choices | None = None
 
     @property
     def static(self) -> bool:

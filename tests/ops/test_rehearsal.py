@@ -67,7 +67,7 @@ def test_a_launch_without_code_is_named(served: ServedModel, kernel: str) -> Non
 
 def test_code_that_waits_for_a_call_is_loaded(served: ServedModel) -> None:
     class Part:
-        def load_all(self) -> None:
+        def loaded(self) -> None:
             raise PieceRefused("e", "a kernel cannot be mapped", "a")
 
     with pytest.raises(PieceRefused, match="cannot be mapped"):

@@ -1,0 +1,59 @@
+"""What `check --tune` chose, for people and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphkiln.cli.show.table import below, facts, table
+from graphkiln.cli.show.terminal import Style
+
+if TYPE_CHECKING:
+    from graphkiln.core.tuning import Tuned
+
+
+def tuned_lines(found: Tuned, model: str, style: Style) -> list[str]:
+    """Returns one line a kernel, below what was tuned and where the choices are."""
+    start = found.start
+    rows = [
+        (
+            one.name,
+            str(found.configs[name]),
+            str(found.calls[name]),
+            ", ".join(f"{key} {value}" for key, value in sorted(one.config.items())),
+        )
+        for name, one in sorted(found.choices.kernels.items(), key=lambda item: item[1].name)
+    ]
+    nothing = "no kernel of the entry has more than one configuration"
+    return [
+        *facts(
+            [
+                ("tuned", f"{model} for {start.target}"),
+                ("start", f"{start.outcome}, {start.entry_path or 'no entry'}"),
+                ("tokens", ", ".join(map(str, found.counts))),
+                ("choices", str(found.path)),
+            ],
+            style,
+        ),
+        *below(table(("kernel", ">configs", ">calls", "chosen"), rows, style) if rows else [nothing]),
+    ]
+
+
+def tuned_json(found: Tuned, model: str) -> dict[str, Any]:
+    """Returns the same as one object."""
+    return {
+        "model": model,
+        "target": found.start.target,
+        "outcome": found.start.outcome,
+        "tokens": list(found.counts),
+        "path": str(found.path),
+        "digest": found.choices.digest,
+        "kernels": {
+            name: {
+                "name": one.name,
+                "config": dict(one.config),
+                "configs": found.configs[name],
+                "calls": found.calls[name],
+            }
+            for name, one in sorted(found.choices.kernels.items())
+        },
+    }
