@@ -1,0 +1,132 @@
+"""Frozen choices between configurations: the file, what it is refused for, and the build that it makes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphkiln.core.choices import Choice, Choices, read_choices
+from graphkiln.core.compile.build import _frozen
+from graphkiln.core.compile.inductor import BuiltPiece
+from graphkiln.core.compile.seal import build_identity, seal, triton_id
+from graphkiln.core.compile.triton_kernels import BuiltTriton
+from graphkiln.core.errors import BadChoices
+from tests.compile.test_sealed_triton import SOURCE, WRAPPER, variant
+from tests.target.elf import cubin
+
+TARGET = {"device": "cuda", "gpu": "NVIDIA H200", "major": 9, "minor": 0, "multi_processor_count": 132}
+VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
+ROW: dict[str, Any] = {"name": "twice", "config": {"XBLOCK": 128, "num_warps": 4, "num_stages": 1}}
+GOOD: dict[str, Any] = {"schema": 1, "target": TARGET, "versions": VERSIONS, "kernels": {"a" * 64: ROW}}
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    path = folder / "choices.json"
+    path.write_text(json.dumps({**GOOD, **changes}))
+    return path
+
+
+def kernel(folder: Path) -> BuiltTriton:
+    file = folder / "twice.cubin"
+    file.write_bytes(cubin("twice", 16))
+    both = (variant(file, 64), variant(file, 128))
+    return BuiltTriton("twice", SOURCE, ("in_ptr0", "xnumel"), (), (), both)
+
+
+def test_a_file_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    found = read_choices(written(tmp_path))
+    assert found.as_json() == GOOD
+    again = read_choices(written(tmp_path, kernels=dict(reversed(GOOD["kernels"].items()))))
+    assert found.digest == again.digest
+    other = read_choices(written(tmp_path, kernels={"a" * 64: {**ROW, "config": {"XBLOCK": 64}}}))
+    assert found.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"more": 1}, "the file has an unknown field 'more'"),
+        ({"schema": 2}, "has schema 2, this version reads 1"),
+        ({"versions": {"torch": "2.11.0"}}, "versions has no field 'triton'"),
+        ({"versions": {"torch": 2, "triton": "3.6.0"}}, "versions.torch is 2, not a text"),
+        ({"target": []}, "target is not an object"),
+        ({"kernels": []}, "kernels is not an object"),
+        ({"kernels": {"a": {"name": "twice"}}}, "kernel 'a' has no field 'config'"),
+        ({"kernels": {"a": {**ROW, "warps": 4}}}, "kernel 'a' has an unknown field 'warps'"),
+        ({"kernels": {"a": {**ROW, "config": 4}}}, "the config of kernel 'a' is 4, not values by name"),
+        ({"kernels": {"a": {**ROW, "name": None}}}, "the name of kernel 'a' is None, not a text"),
+    ],
+)
+def test_what_is_no_file_of_choices_is_refused_in_one_line(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(BadChoices) as caught:
+        read_choices(written(tmp_path, **changes))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("missing", ["schema", "target", "versions", "kernels"])
+def test_a_missing_field_is_named(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "choices.json"
+    path.write_text(json.dumps({name: value for name, value in GOOD.items() if name != missing}))
+    with pytest.raises(BadChoices, match=f"has no field '{missing}'"):
+        read_choices(path)
+
+
+def test_no_file_and_no_json_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadChoices, match="cannot be read"):
+        read_choices(tmp_path / "absent.json")
+    (tmp_path / "choices.json").write_text("{")
+    with pytest.raises(BadChoices, match="is not JSON"):
+        read_choices(tmp_path / "choices.json")
+
+
+def test_choices_of_another_device_or_another_triton_are_refused(tmp_path: Path) -> None:
+    found = read_choices(written(tmp_path))
+    found.require_target(TARGET, VERSIONS)
+    with pytest.raises(BadChoices, match=r"made on NVIDIA H200 .*this is for NVIDIA L4 .*\(gpu\)"):
+        found.require_target({**TARGET, "gpu": "NVIDIA L4"}, VERSIONS)
+    with pytest.raises(BadChoices, match=r"made with triton 3\.6\.0, this is triton 3\.7\.0"):
+        found.require_target(TARGET, {**VERSIONS, "triton": "3.7.0"})
+
+
+def test_a_kernel_is_built_with_the_configuration_that_was_chosen(tmp_path: Path) -> None:
+    built = kernel(tmp_path)
+    piece = BuiltPiece(WRAPPER, [], {}, 1, (), None, triton={SOURCE: built}, aligned=(0,))
+    choices = Choices("f", TARGET, VERSIONS, {triton_id(built): Choice("twice", ROW["config"])})
+    frozen, used = _frozen(piece, choices)
+    assert [one.config["XBLOCK"] for one in frozen.triton[SOURCE].variants] == [128]
+    assert used == {triton_id(built)}
+    choices.require_used(used)
+
+    # The same build wherever it is made, and another one than with all configurations.
+    files = seal(frozen, "f" * 64)
+    assert build_identity(files) == build_identity(seal(_frozen(piece, choices)[0], "f" * 64))
+    assert build_identity(files) != build_identity(seal(piece, "f" * 64))
+
+
+def test_a_kernel_without_a_choice_keeps_all_its_configurations(tmp_path: Path) -> None:
+    piece = BuiltPiece(WRAPPER, [], {}, 1, (), None, triton={SOURCE: kernel(tmp_path)})
+    frozen, used = _frozen(piece, Choices("f", TARGET, VERSIONS, {}))
+    assert frozen == piece
+    assert not used
+
+
+def test_a_choice_that_is_none_of_a_kernel_s_is_named(tmp_path: Path) -> None:
+    built = kernel(tmp_path)
+    piece = BuiltPiece(WRAPPER, [], {}, 1, (), None, triton={SOURCE: built})
+    config = {**ROW["config"], "num_warps": 16}
+    choices = Choices("choices f", TARGET, VERSIONS, {triton_id(built): Choice("twice", config)})
+    with pytest.raises(BadChoices, match=r"kernel twice \(.*\) has no configuration .*'num_warps': 16"):
+        _frozen(piece, choices)
+
+
+def test_a_choice_for_a_kernel_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = replace(read_choices(written(tmp_path)), where="choices f")
+    with pytest.raises(BadChoices, match=r"kernel twice \(aaaaaaaaaa\) is no kernel of this model"):
+        found.require_used([])
