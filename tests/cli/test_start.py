@@ -234,6 +234,7 @@ def test_every_option_reaches_the_deployment_and_the_config(
         "store_source": False,
         "self_contained": False,
         "debug_dump": tmp_path,
+        "choices": None,
         "cache_root": tmp_path,
         "progress": None,
     }

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from graphkiln.cache.store.entries import Entry
+from graphkiln.core.aot_use import AotUse
+from graphkiln.core.candidates import Candidates
 from graphkiln.core.choices import Choice, Choices, read_choices
 from graphkiln.core.compile.build import _frozen
 from graphkiln.core.compile.inductor import BuiltPiece
 from graphkiln.core.compile.seal import build_identity, seal, triton_id
 from graphkiln.core.compile.triton_kernels import BuiltTriton
 from graphkiln.core.errors import BadChoices
+from graphkiln.core.publication import _make_room
+from tests.cache.inspect.made import cache_at, make_entry
 from tests.compile.test_sealed_triton import SOURCE, WRAPPER, variant
 from tests.target.elf import cubin
 
@@ -130,3 +136,35 @@ def test_a_choice_for_a_kernel_that_is_not_there_is_named(tmp_path: Path) -> Non
     found = replace(read_choices(written(tmp_path)), where="choices f")
     with pytest.raises(BadChoices, match=r"kernel twice \(aaaaaaaaaa\) is no kernel of this model"):
         found.require_used([])
+
+
+@pytest.mark.parametrize(("choices", "gone"), [("mine", False), ("others", True), (None, True)])
+def test_an_entry_that_was_built_with_other_choices_makes_room(
+    tmp_path: Path, choices: str | None, gone: bool
+) -> None:
+    store = cache_at(tmp_path)
+    entry = make_entry(store, header={"choices": choices} if choices else {})
+    _make_room(store, entry.key, "mine")
+    assert entry.path.exists() is not gone
+    assert bool(list((tmp_path / "quarantine").glob("*"))) is gone
+
+
+def test_only_an_entry_of_the_same_choices_is_one_to_start_from(tmp_path: Path) -> None:
+    store = cache_at(tmp_path)
+    choices = Choices("choices f", TARGET, VERSIONS, {})
+    make_entry(store, "one")
+    make_entry(store, "two", header={"choices": choices.digest})
+    lookup = next(entry for entry in store.entries() if isinstance(entry, Entry)).lookup
+
+    def found(asked: Choices | None) -> tuple[list[str], list[Any]]:
+        journal = SimpleNamespace(reasons=[], note=lambda text: None)
+        plan = SimpleNamespace(choices=asked, lookup=lookup)
+        candidates = Candidates(cast(Any, plan), store, cast(Any, journal), AotUse(enabled=False), "test")
+        return [
+            str(one.entry and one.entry.header.get("choices")) for one in candidates.entries()
+        ], journal.reasons
+
+    assert sorted(found(None)[0]) == sorted([choices.digest, "None"])
+    entries, reasons = found(choices)
+    assert entries == [choices.digest]
+    assert [(reason.then, reason.now) for reason in reasons] == [("other choices", "choices f")]
