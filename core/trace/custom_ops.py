@@ -20,7 +20,7 @@ from graphkiln.cache.factors.difference import Difference
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import identity
-from graphkiln.core.trace.reach import function_reach
+from graphkiln.core.trace.reach import first_change, function_reach
 
 _TORCH_NAMESPACES = frozenset(
     {"aten", "prims", "prim", "quantized", "mkldnn", "inductor", "higher_order", "c10d"}
@@ -53,11 +53,9 @@ def check_ops(then: Mapping[str, Any], digests: CodeDigests) -> list[Difference]
         except Bypass as bypass:
             now = {"body": str(bypass)}
         if now != recorded:
-            found.append(
-                Difference(
-                    "code", f"op {name}", recorded, now, remedy="register the op as it was, or compile again"
-                )
-            )
+            was, found_now = first_change(recorded, now) if "body" in recorded else (recorded, now)
+            remedy = "register the op as it was, or compile again"
+            found.append(Difference("code", f"op {name}", was, found_now, remedy=remedy))
     return found
 
 

@@ -16,7 +16,7 @@ from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.kernel_objects import kernel_name
 from graphkiln.core.trace.observe import typed_constant
-from graphkiln.core.trace.reach import kernel_reach
+from graphkiln.core.trace.reach import first_change, kernel_reach
 
 _LAUNCHES = "triton_kernel_wrapper_"
 
@@ -77,7 +77,8 @@ def check_kernels(then: Mapping[str, Any], digests: CodeDigests) -> list[Differe
             now = [str(bypass)]
         if now != recorded:
             remedy = f"restore the Triton kernel {name}, or compile again"
-            found.append(Difference("code", f"kernel {name}", recorded, now, remedy=remedy))
+            was, found_now = first_change(recorded, now)
+            found.append(Difference("code", f"kernel {name}", was, found_now, remedy=remedy))
     return found
 
 

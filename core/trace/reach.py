@@ -15,6 +15,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from graphkiln.cache.factors.difference import differences
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests, module_of
 from graphkiln.core.trace.kernel_objects import function_of, is_kernel, kernel_name
@@ -41,6 +42,12 @@ def kernel_reach(kernel: Any, digests: CodeDigests) -> list[Any]:
     Raises Bypass for what cannot be compared: hooks, heuristics, configurations that code chooses.
     """
     return _Reach(digests).kernel(kernel)
+
+
+def first_change(then: Any, now: Any) -> tuple[Any, Any]:
+    """Returns the first value in which two records of the same code differ, as it was and as it is."""
+    found = differences("code", then, now)
+    return (found[0].then, found[0].now) if found else (then, now)
 
 
 class _Reach:

@@ -216,6 +216,7 @@ def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_targ
 
     found = start(warm, "h200", require_hit=True, cache_root=tmp_path)
     assert (found.outcome, found.emulated, found.counts["kernels_compiled"]) == ("hit", True, 0)
+    assert any("launches of attention in 130 kinds of step found their code" in note for note in found.notes)
     other = start(warm, "h100-sxm", require_hit=True, cache_root=tmp_path)
     assert (other.outcome, [one.name for one in other.reasons]) == ("miss", ["target"])
 

@@ -61,6 +61,7 @@ def test_an_op_made_of_triton_kernels_is_recorded_with_all_that_its_body_names(
     monkeypatch.setattr("tests.trace.test_seen_through.TIMES", 3)
     (changed,) = check_ops(recorded, CodeDigests({}))
     assert changed.name == "op seen_tests::seen_through.default"
+    assert (changed.then, changed.now) == ("2", "3")
 
 
 @pytest.mark.parametrize(
