@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from graphkiln.core.compile.sealed_attention import FORMAT, TABLE, load_attentio
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import LoadRefused, PieceRefused
 from graphkiln.core.loading import FreshArtifact
+from graphkiln.core.mending import Mending
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.ops.specialisations import LayerDtypes, Specialisation, reachable
@@ -153,3 +154,14 @@ def test_every_variable_that_triton_keys_kernels_by_is_known(monkeypatch: pytest
     assert len(keyed) > 10
     known = {*compiler_factor._TRITON_OTHERS, *_PRINTS}
     assert [name for name in keyed if not name.startswith("TRITON_") and name not in known] == []
+
+
+@pytest.mark.parametrize("broken", [frozenset[str](), frozenset({"kernels"}), frozenset({"a piece"})])
+def test_of_a_damaged_entry_sound_attention_is_kept(broken: frozenset[str]) -> None:
+    stored = SimpleNamespace(
+        wiring=lambda prefix: {"attention": {"artifact": "kernels"}, "pieces": []},
+        artifacts=lambda: {"kernels": {TABLE: None}},
+        fetch=lambda artifact, name: b"{}",
+    )
+    found = Mending(cast(Any, stored), "k", broken).attention("backbone")
+    assert found == (None if "kernels" in broken else {TABLE: b"{}"})
