@@ -3,10 +3,13 @@
     python scripts/gpu/round_trip.py build FOLDER            on a machine without a GPU
     python scripts/gpu/round_trip.py run FOLDER OUT.json     on the device, FOLDER carried there
 
-Behind either may stand the models, `preset:llama-30l` say, in place of all. `run` starts each in processes
-that find no compiler: an empty PATH, a ptxas that refuses, fresh caches. Every graph is captured there,
-and steps of prefill and decode are run, attention included. Then it compiles the same on the device, and
-compares keys, builds and seconds of first calls.
+    python scripts/gpu/round_trip.py again OUT.json          where it was built, with what came back
+
+Behind the first two may stand the models, `preset:llama-30l` say, in place of all. `run` starts each in
+processes that find no compiler: an empty PATH, a ptxas that refuses, fresh caches. Every graph is captured
+there, and steps of prefill and decode are run, attention included. Then it compiles the same on the device,
+and compares keys, builds and seconds of first calls; chooses between the configurations of kernels, and
+builds by these choices. `again` builds by them too, and compares the two builds.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _REFUSING = "#!/bin/sh\nexit 77\n"
 
 def main() -> int:
     command, folder = sys.argv[1], Path(sys.argv[2]).resolve()
+    if command == "again":
+        return built_again(json.loads(folder.read_text()))
     models = sys.argv[3 if command == "build" else 4 :] or MODELS
     if command == "build":
         return max(graphkiln(folder, "precompile", model).returncode for model in models)
@@ -67,15 +72,47 @@ def measured(folder: Path, model: str) -> dict[str, Any]:
         native = Path(scratch) / "native"
         cold = graphkiln(native, "precompile", model, "--no-check")
         same = graphkiln_diff(folder, native)
+        choices = Path(scratch) / "choices.json"
+        tuned = graphkiln(folder, "check", model, "--tune", str(choices))
+        frozen = json.loads(choices.read_text()) if tuned.returncode == 0 else {"error": tuned.stdout}
+        build = build_by(choices, model) if tuned.returncode == 0 else None
     seen = json.loads(ours.stdout) if ours.returncode == 0 else {"error": ours.returncode}
     report = json.loads(cold.stdout or "{}")
     return {
-        "sound": hit.returncode == 0 and seen.get("sound") is True and same["exit"] == 0,
+        "sound": hit.returncode == 0
+        and seen.get("sound") is True
+        and same["exit"] == 0
+        and build is not None,
         "warm": json.loads(hit.stdout or "{}"),
         "started": seen,
         "cold": {name: report.get(name) for name in ("outcome", "key", "wall_seconds", "phases", "error")},
         "diff": same,
+        "choices": frozen,
+        "build_by_choices": build,
     }
+
+
+def build_by(choices: Path, model: str) -> str | None:
+    """Returns the build digest of a model that is built by a file of choices, in a cache of its own."""
+    from graphkiln.cache.store.entries import Entry
+
+    with tempfile.TemporaryDirectory() as scratch:
+        graphkiln(Path(scratch), "precompile", model, "--no-check", "--choices", str(choices))
+        paths = sorted(Path(scratch).glob("torch_compile_cache/*/entry.json"))
+        return Entry(paths[0].parent).manifest("0_0").build_digest if paths else None
+
+
+def built_again(found: dict[str, Any]) -> int:
+    """Builds by the choices of the device; says for each model whether it is the build of the device."""
+    same = True
+    for model, one in found.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            choices = Path(scratch) / "choices.json"
+            choices.write_text(json.dumps(one["choices"]))
+            here = build_by(choices, model)
+        same &= here is not None and here == one["build_by_choices"]
+        print(model, "here", here, "on the device", one["build_by_choices"])
+    return 0 if same else 1
 
 
 def without_means(scratch: Path) -> dict[str, str]:
