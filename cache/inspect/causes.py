@@ -85,8 +85,12 @@ TABLE: tuple[tuple[str, str], ...] = (
     ),
     (r"compiler\.python", rf"{_FOLLOWS}|{_BUILD}"),
     (r"compiler\.torch_sources", rf"code\.torch state.*|{_FOLLOWS}|{_BUILD}"),
+    # What only a GPU has: Triton, and the modules of ours that make its attention.
+    (
+        r"compiler\.target\.device",
+        rf"compiler\.(target\..*|triton.*|pipeline\.ops\..*)|{_FOLLOWS}|{_BUILD}",
+    ),
     (r"compiler\.pipeline\..*", rf"compiler\.pipeline\..*|{_FOLLOWS}|{_BUILD}"),
-    (r"compiler\.target\.device", rf"compiler\.target\..*|{_FOLLOWS}|{_BUILD}"),
     (r"compiler\.target\.arch", rf"compiler\.target\..*|{_BUILD}"),
     (r"compiler\.target\.isa", rf"compiler\.target\..*|{_BUILD}"),
     (r"compiler\..*", _BUILD),

@@ -13,6 +13,7 @@ from tests.explain.recorded import (
     Edit,
     architecture,
     constant,
+    device,
     dtype,
     method,
     op,
@@ -165,7 +166,7 @@ CHANGES = (
     ),
     Change(
         "device",
-        setting("compiler", "target/device", "cuda"),
+        device,
         "compiler.target.device",
         "--target cuda",
         "compiler.target.device=cuda",

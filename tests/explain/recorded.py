@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphkiln.cache.factors.functions import index_source
+from graphkiln.core.compile.compiler_factor import pipeline_digest
 
 Record = dict[str, Any]
 Edit = Callable[["Recorded"], None]
@@ -80,6 +81,13 @@ def torch_version(recorded: Recorded) -> None:
 
 def target(recorded: Recorded) -> None:
     recorded.factors["compiler"]["target"].update(isa="scalar", march="x86-64")
+
+
+def device(recorded: Recorded) -> None:
+    compiler = recorded.factors["compiler"]
+    compiler["target"]["device"] = "cuda"
+    compiler["pipeline"] = pipeline_digest("cuda")
+    compiler["triton"] = {"version": None}
 
 
 def architecture(recorded: Recorded) -> None:
