@@ -19,13 +19,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 TARGET = "h200"
 MODELS = ("preset:llama-1b", "preset:llama-30l", "user_kernels:kernels")
-COUNTS = (1, 7, 64, 300, 2048)
 OPTIONS = ("-O2", "--target", TARGET)
 _REFUSING = "#!/bin/sh\nexit 77\n"
 
@@ -37,9 +35,6 @@ def main() -> int:
     models = sys.argv[3 if command == "build" else 4 :] or MODELS
     if command == "build":
         return max(graphkiln(folder, "precompile", model).returncode for model in models)
-    if command == "started":
-        print(json.dumps(started(folder, sys.argv[3])))
-        return 0
     found = {model: measured(folder, model) for model in models}
     Path(sys.argv[3]).write_text(json.dumps(found, indent=1) + "\n")
     return 0 if all(one["sound"] for one in found.values()) else 1
@@ -67,7 +62,8 @@ def measured(folder: Path, model: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         bare = without_means(Path(scratch))
         hit = graphkiln(folder, "warm", model, "--require-hit", env=bare)
-        words = [sys.executable, __file__, "started", str(folder), model]
+        script = Path(__file__).with_name("started.py")
+        words = [sys.executable, str(script), str(folder), model, dtype_of(model), TARGET]
         ours = subprocess.run(words, env=bare, stdout=subprocess.PIPE, text=True)
         native = Path(scratch) / "native"
         cold = graphkiln(native, "precompile", model, "--no-check")
@@ -150,150 +146,6 @@ def graphkiln_diff(one: Path, other: Path) -> dict[str, Any]:
     ]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     return {"exit": done.returncode, **json.loads(done.stdout or "{}")}
-
-
-def started(root: Path, model: str) -> dict[str, Any]:
-    """Returns a start from the entry: what was spawned and compiled, the first call, numbers, graphs."""
-    spawned: list[str] = []
-    sys.addaudithook(
-        lambda event, args: spawned.append(str(args[:1])) if event == "subprocess.Popen" else None
-    )
-    began = time.perf_counter()
-    import torch
-    import triton
-
-    from graphkiln.core import CompilationConfig, Deployment
-    from graphkiln.core.start import load_model
-
-    compiled: list[str] = []
-    triton.knobs.compilation.listener = lambda **facts: compiled.append(str(facts.get("src")))
-    torch.cuda.init()
-    imported = time.perf_counter() - began
-    deployment = Deployment(model, dtype=dtype_of(model), target=TARGET)
-    began = time.perf_counter()
-    runner = load_model(deployment, CompilationConfig(optimization_level=2), cache_root=root)
-    loaded = time.perf_counter() - began
-    report = runner.report
-    assert report is not None
-    first, _ = timed(runner, 1)
-    again, _ = timed(runner, 1)
-    own = getattr(runner.served.backbone, "reference", None)
-    steps, graphs, sealed = [], [], True
-    if own is None:
-        eager = eager_model(deployment, runner.served.device)
-        numbers, steps, graphs = compare(runner, eager), stepped(runner, eager), captured(runner)
-        sealed = runner.backend.name == "triton" and bool(runner.served.launches)
-    else:
-        numbers = compare(runner, runner.served, own)
-    quiet = not spawned and not compiled and report.outcome == "hit"
-    return {
-        "sound": quiet and sealed and all(row["ok"] for row in (*numbers, *steps, *graphs)),
-        "outcome": report.outcome,
-        "counts": dict(report.counts),
-        "phases": report.phases,
-        "notes": report.notes,
-        "spawned": spawned,
-        "compiled": compiled,
-        "import_seconds": imported,
-        "loaded_seconds": loaded,
-        "first_call_seconds": first,
-        "second_call_seconds": again,
-        "attention": runner.backend.name,
-        "numbers": numbers,
-        "steps": steps,
-        "graphs": graphs,
-    }
-
-
-def timed(runner: Any, count: int) -> tuple[float, Any]:
-    import torch
-
-    from graphkiln.core.start import call_context
-
-    inputs = runner.served.example_inputs(count)
-    with call_context(runner.served, runner.deployment)(count):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        output = runner(*inputs)
-        torch.cuda.synchronize()
-    return time.perf_counter() - began, output
-
-
-def eager_model(deployment: Any, device: Any) -> Any:
-    from graphkiln.core.models.load import build
-    from graphkiln.core.models.source import identify
-
-    return build(identify(deployment), deployment, device=device)
-
-
-def compare(runner: Any, eager: Any, forward: Any = None) -> list[dict[str, Any]]:
-    """Returns the entry's outputs against those of the model's own code, attention in plain PyTorch.
-
-    `forward` is called in place of that code.
-    """
-    import torch
-
-    from graphkiln.core.compile.check import compared
-    from graphkiln.core.start import call_context
-
-    rows = []
-    for count in COUNTS:
-        _, output = timed(runner, count)
-        with torch.no_grad(), call_context(eager, runner.deployment)(count):
-            wanted = (forward or eager.backbone.forward)(*eager.example_inputs(count))
-        error, tolerance = compared(output, wanted)
-        rows.append({"tokens": count, "error": error, "tolerance": tolerance, "ok": error <= tolerance})
-    return rows
-
-
-def stepped(runner: Any, eager: Any) -> list[dict[str, Any]]:
-    """Returns steps of a server, each with what served it, against the model's own code on the same steps."""
-    from graphkiln.core.compile.check import compared
-    from graphkiln.core.graphs.descriptor import step_of
-    from graphkiln.core.ops.plain import PlainTorch
-    from graphkiln.core.runner import Batch, Request, Runner
-
-    plain = Runner(
-        eager, eager.backbone.forward, None, runner.deployment, num_blocks=512, backend=PlainTorch()
-    )
-    blocks = [tuple(range(40 * number, 40 * (number + 1))) for number in range(9)]
-    done, rows = [0] * 9, []
-    # Prefill alone, decode alone, prefill beside decode, drafts' lengths, decode of many.
-    for lengths in ([300], [1], [1, 7], [1, 1, 64], [4, 4, 4], [1] * 9, [1, 1], [1, 1, 1, 200]):
-        requests = []
-        for number, length in enumerate(lengths):
-            tokens = tuple(
-                (31 * number + 7 * at + 1) % 250 for at in range(done[number], done[number] + length)
-            )
-            requests.append(Request(tokens, done[number], blocks[number]))
-            done[number] += length
-        batch = Batch(tuple(requests))
-        error, tolerance = compared(runner.execute(batch), plain.execute(batch))
-        step = step_of(lengths, [length > 1 for length in lengths])
-        mode = runner.graphs.dispatch(step).mode.name if runner.graphs is not None else "NONE"
-        row = {"lengths": lengths, "served_by": mode, "error": error, "tolerance": tolerance}
-        rows.append({**row, "ok": error <= tolerance})
-    prompt = [1, 2, 3, 5, 8]
-    rows.append({"generated": runner.generate_greedy(prompt, 8), "ok": True})
-    return rows
-
-
-def captured(runner: Any) -> list[dict[str, Any]]:
-    """Returns graphs captured from the entry, replayed on fresh inputs and compared."""
-    from graphkiln.core.config.modes import CUDAGraphMode
-    from graphkiln.core.graphs.capture import open_capturer
-    from graphkiln.core.graphs.descriptor import BatchDescriptor
-
-    capturer, rows = open_capturer(runner), []
-    for mode in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL):
-        for tokens in (64, 8, 1):
-            decode = (tokens, 1) if mode is CUDAGraphMode.FULL else ()
-            descriptor = BatchDescriptor(mode, tokens, *decode)
-            taken = capturer.capture(descriptor)
-            replayed = capturer.replay(descriptor, 1)
-            row = {"mode": mode.name, "tokens": tokens, "seconds": taken.seconds, "ok": replayed.ok}
-            rows.append({**row, "error": replayed.max_abs_error, "tolerance": replayed.tolerance})
-    return rows
 
 
 if __name__ == "__main__":
