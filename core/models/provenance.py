@@ -27,6 +27,10 @@ _OUR_PARTS = ("models", "ops")
 _VARIABLES = ("TRANSFORMERS_", "USE_", "ACCELERATE_", "XLA_", "DISABLE_KERNEL_MAPPING")
 _HARMLESS_VARIABLES = ("TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE", "TRANSFORMERS_VERBOSITY")
 
+# That of an editable install of ours finds nothing but our own parts, which are compared by their files;
+# that of setuptools, which some environments have and others not, nothing but distutils.
+_HARMLESS_FINDERS = ("__editable___graphkiln_", "_distutils_hack")
+
 _imported_here: set[str] = set()
 
 
@@ -43,11 +47,10 @@ def untouched() -> tuple[str, ...] | None:
     if any(name in sys.modules and name not in _imported_here for name in _BUILDERS):
         return None
     kinds = (finder if isinstance(finder, type) else type(finder) for finder in sys.meta_path)
-    # That of an editable install of ours finds nothing but our own parts, which are compared by their files.
     return tuple(
         f"{kind.__module__}.{kind.__qualname__}"
         for kind in kinds
-        if not kind.__module__.startswith("__editable___graphkiln_")
+        if not kind.__module__.startswith(_HARMLESS_FINDERS)
     )
 
 

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# Before rights are dropped: what it imports may lie where another user cannot read.
+import filelock  # noqa: F401
+
 from graphkiln.cache.errors import CacheError
 from graphkiln.cache.factors.key import Factors
 from graphkiln.cache.inspect.verify import verify_entries
