@@ -49,7 +49,8 @@ def summary_pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 def memory_text(found: Mapping[str, Any]) -> str:
     """Returns what of the memory is not back, and who has it; "" when all is."""
     leaked = f"{bytes_text(found['leaked'])} did not come back" if found["leaked"] else ""
-    kept = f"the driver keeps {bytes_text(found['kept'])} for the next graphs" if found["kept"] else ""
+    # The driver keeps room for as many graphs, and code that it loaded; nobody says which byte is whose.
+    kept = f"{bytes_text(found['kept'])} more are outside this process's allocator" if found["kept"] else ""
     return ", ".join(filter(None, (leaked, kept)))
 
 

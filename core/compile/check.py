@@ -91,13 +91,20 @@ def carried(eager: Any, rounded: Any) -> float:
     """Returns the difference that rounding explains, of eager's output and the same rounded otherwise."""
     if not isinstance(eager, torch.Tensor) or eager.dtype not in NARROW or not eager.numel():
         return 0.0
-    return _TIMES_ROUNDING * float((rounded.double() - eager.double()).abs().max())
+    found = _TIMES_ROUNDING * float((rounded.double() - eager.double()).abs().max())
+    # What overflows when it is rounded otherwise says nothing of what is right.
+    return found if math.isfinite(found) else 0.0
 
 
 def compared(got: torch.Tensor, eager: torch.Tensor) -> tuple[float, float]:
-    """Returns the largest difference of a tensor from eager's, and what is allowed of any model."""
-    error = float((got.double() - eager.double()).abs().max())
-    return error, _RELATIVE.get(eager.dtype, 0.0) * max(1.0, float(eager.double().abs().max()))
+    """Returns the largest difference of a tensor from eager's, and what is allowed of any model.
+
+    Equal infinities differ by nothing, others by infinity; a NaN is equal to nothing.
+    """
+    error = float((got.double() - eager.double()).abs().masked_fill(got == eager, 0.0).max())
+    sizes = eager.double().abs()
+    largest = float(sizes.masked_fill(~sizes.isfinite(), 0.0).max())
+    return error, _RELATIVE.get(eager.dtype, 0.0) * max(1.0, largest)
 
 
 def _strain(row: CheckRow) -> float:

@@ -31,9 +31,9 @@ class Examination:
     """What a capture check found.
 
     `fitting` are the sizes that the estimate gives room to before anything was captured. `leaked` are the
-    bytes that this process holds more of afterwards, `kept` those that the driver does: room for as many
-    graphs, which it makes the next ones in, and code that was loaded. `seconds` of capture are those of
-    the whole set.
+    bytes that this process holds more of afterwards, `kept` what the device has less of besides: room for
+    as many graphs, which the driver makes the next ones in, code that it loaded, and what other processes
+    took meanwhile. `seconds` of capture are those of the whole set.
     """
 
     before: DeviceMemory

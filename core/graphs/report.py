@@ -90,9 +90,9 @@ def _row(found: Examination, count: int) -> dict[str, Any]:
     # The replay of each mode that came closest to its limit. JSON has no NaN: what is not a number
     # stands in `unequal` alone.
     worst: dict[str, Replayed] = {}
-    for replay in sorted(replayed, key=lambda one: one.max_abs_error / (one.tolerance or 1.0)):
-        if math.isfinite(replay.max_abs_error):
-            worst[replay.descriptor.mode.name] = replay
+    finite = [replay for replay in replayed if math.isfinite(replay.max_abs_error)]
+    for replay in sorted(finite, key=lambda one: one.max_abs_error / (one.tolerance or 1.0)):
+        worst[replay.descriptor.mode.name] = replay
     return {
         "num_tokens": count,
         "ms": {one.way.value: round(one.ms, 4) for one in times},

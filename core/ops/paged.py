@@ -141,6 +141,9 @@ class PagedTriton(AttentionBackend):
             _log.warning("attention: the entry has no %s for this step, compiled now: %s", call.kernel, why)
         try:
             _compiled(call, grid, args)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            # Of the device, which may be about anything that it was asked before.
+            raise
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise KernelNotSealed(call.kernel, why, text) from error

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 
-from graphkiln.core.compile.check import check_part, compared
+from graphkiln.core.compile.check import carried, check_part, compared
 from graphkiln.core.compile.rounding import rounded_otherwise
 
 
@@ -80,6 +81,20 @@ def test_a_wide_type_is_held_to_one_limit_for_all_models() -> None:
         return found
 
     assert not check_part(compiled, model, wide, context, [7]).ok
+
+
+def test_what_overflows_when_it_is_rounded_otherwise_widens_nothing() -> None:
+    eager, rounded = torch.tensor([60000.0, 1.0]).half(), torch.tensor([float("inf"), 1.0]).half()
+    assert carried(eager, rounded) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("got", "ok"),
+    [([-math.inf, 1.0], True), ([5.0, 1.0], False), ([math.inf, 1.0], False), ([math.nan, 1.0], False)],
+)
+def test_an_infinity_equals_itself_alone(got: list[float], ok: bool) -> None:
+    error, limit = compared(torch.tensor(got), torch.tensor([-math.inf, 1.0]))
+    assert (error <= limit) is ok
 
 
 def test_results_are_moved_to_a_neighbour_alike_each_time_and_not_after() -> None:

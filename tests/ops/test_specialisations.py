@@ -176,6 +176,18 @@ def test_an_assembler_that_refuses_is_one_clear_error(
         run(sealed(launched, LAYER, most=1), LAYER, [1] * 100)
 
 
+def test_a_device_without_memory_is_not_told_as_a_compiler_that_refuses(
+    launched: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(paged, "_no_means", lambda: None)
+    monkeypatch.setattr(paged, "_compiled", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(sealed(launched, LAYER, most=1), LAYER, [1] * 100)
+
+
 def test_with_code_at_hand_no_compiler_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged, "_no_means", lambda: "there is no C compiler")
     cuda = torch.device("cuda")
