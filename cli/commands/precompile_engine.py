@@ -26,6 +26,7 @@ SERVER = "vllm.entrypoints.cli.main"
 OWN_ADDRESS = ("--host", "--port", "--uds", "--ssl-keyfile", "--ssl-certfile", "--root-path", "--headless")
 _STDERR = 2
 _ASK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.05
 _MOST_TO_ANSWER_S = 5.0
 _MOST_TO_END_S = 60.0
 
@@ -84,8 +85,12 @@ def checked_root(session: Session, engine: str, words: Sequence[str]) -> Path:
             "install graphkiln where vLLM is, and start it with that interpreter",
         )
     from graphkiln.cache.layouts.vllm.reader import VllmReader
+    from graphkiln.cache.layouts.vllm.scan import PIECES
 
-    return Path(os.path.abspath(ref.path or VllmReader().places(os.environ)[0]))
+    root = Path(os.path.abspath(ref.path or VllmReader().places(os.environ)[0]))
+    # The folder in a root that holds the entries names the root here as it does where entries are read.
+    inside = ref.path is not None and root.name == PIECES and not (root / PIECES).is_dir()
+    return root.parent if inside else root
 
 
 def rows_at(root: Path) -> list[ForeignRow]:
@@ -105,9 +110,8 @@ def serve_once(session: Session, root: Path, words: Sequence[str]) -> None:
     began = time.monotonic()
     with server(command, {**os.environ, "VLLM_CACHE_ROOT": str(root)}, quiet=session.quiet) as child:
         while not answers(port):
-            try:
-                ended = child.wait(_ASK_EVERY_S)
-            except subprocess.TimeoutExpired:
+            ended = status_within(child, _ASK_EVERY_S)
+            if ended is None:
                 continue
             hint = "see what it said above" if not session.quiet else "without -q it says why"
             raise EngineProblem(f"vLLM ended with status {ended} before it served", hint, NO)
@@ -126,13 +130,26 @@ def server(
     )
     try:
         yield child
-        child.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_MOST_TO_END_S)
+        os.kill(child.pid, signal.SIGTERM)
+        status_within(child, _MOST_TO_END_S)
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        # Of a group that has ended some systems say that it is not ours.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+def status_within(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    """Returns the status of a child that ends within that time, None of one that does not.
+
+    The child is not reaped by it: until that is done nobody else is given its id, or its group's.
+    """
+    until = time.monotonic() + seconds
+    while (found := os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)) is None:
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_LOOK_EVERY_S)
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def answers(port: int) -> bool:

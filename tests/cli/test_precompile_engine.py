@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -99,6 +100,33 @@ def test_the_place_is_that_of_the_cache_root_or_of_vllm(
     monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "usual"))
     assert run("precompile", "--engine", "vllm", "-q", "--", "org/model").status == 0
     assert Vllm(tmp_path / "usual").model.exists()
+
+
+def test_the_folder_of_the_entries_names_the_root_that_it_lies_in(
+    installed: Path, tmp_path: Path, run: Callable[..., Run]
+) -> None:
+    root = tmp_path / "root"
+    words = ["precompile", "--json", *engine(root / "torch_compile_cache", "org/model")[1:]]
+    found = json.loads(run(*words).out)
+    assert found["root"] == str(root)
+    assert [row["id"] for row in found["entries"]] == [Vllm(root).short]
+    assert Vllm(root).model.exists()
+
+
+def test_a_group_is_ended_while_its_id_is_still_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def killpg(group: int, number: int) -> None:
+        # Raises ChildProcessError of a child that was reaped, whose id may be somebody else's.
+        os.waitid(os.P_PID, group, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        ended.append(number)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    command = [sys.executable, "-S", "-c", "raise SystemExit(7)"]
+    with precompile_engine.server(command, dict(os.environ), quiet=True) as child:
+        assert precompile_engine.status_within(child, 60.0) == 7
+    assert (ended, child.returncode) == ([signal.SIGKILL], 7)
 
 
 def test_what_it_leaves_damaged_is_told(installed: Path, tmp_path: Path, run: Callable[..., Run]) -> None:
