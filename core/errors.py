@@ -11,6 +11,7 @@
        |  +- NoDevice                  a device is not here, or cannot be compiled for from here
        |  +- BadTarget                 a target that does not exist
        |  +- BadChoices                a file of choices that is none, or not for what is compiled
+       |  +- NothingToTune             what was loaded leaves nothing to choose between
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
        |  +- AotRefused                an AOT file is there and is not used, and that was demanded
@@ -102,6 +103,10 @@ class BadTarget(CompileError):
 
 class BadChoices(CompileError):
     """A file of frozen choices that is none, or that was made for something else."""
+
+
+class NothingToTune(CompileError):
+    """What was loaded leaves no configurations to choose between: it is not compiled, or frozen already."""
 
 
 class Bypass(CoreError):

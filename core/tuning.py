@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from graphkiln.cache.store.entries import Entry
 from graphkiln.core.choices import Choice, Choices
 from graphkiln.core.compile.check import check_counts
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.compile.sealed import SealedPiece
 from graphkiln.core.compile.sealed_triton import SealedTriton
 from graphkiln.core.config.compilation import CompilationConfig
+from graphkiln.core.config.ranges import CompileRange
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import NoDevice
+from graphkiln.core.errors import NoDevice, NothingToTune
 from graphkiln.core.graphs.model_graphs import compiled_parts
 from graphkiln.core.parts import call_context
 from graphkiln.core.phases import Phases
@@ -29,7 +32,10 @@ from graphkiln.core.runner import Runner
 
 @dataclass(frozen=True)
 class Tuned:
-    """The choices that were made, with each kernel's calls that they rest on, and the file they are in."""
+    """The choices that were made, with each kernel's calls that they rest on, and the file they are in.
+
+    `untimed` are the names of kernels, by identity, that have several configurations and that no call ran.
+    """
 
     choices: Choices
     calls: dict[str, int]
@@ -37,6 +43,7 @@ class Tuned:
     counts: tuple[int, ...]
     start: StartReport
     path: Path
+    untimed: Mapping[str, str]
 
 
 @dataclass
@@ -63,7 +70,8 @@ def tune(
     """Returns the choices for a deployment's kernels of several configurations, after writing them to `path`.
 
     Each is timed on the arguments of real calls of several token counts. Raises NoDevice where the device
-    is not here, and what loading the model raises.
+    is not here, NothingToTune where what was loaded is not compiled, or was built with choices made
+    before, and what loading raises; nothing is written then.
     """
     # Here and not above: a start needs none of this.
     from graphkiln.core.start import load_built
@@ -77,13 +85,15 @@ def tune(
     runner, plan = load_built(deployment, config, cache_root=cache_root, progress=progress)
     phases = Phases(progress or Silent())
     parts = compiled_parts(runner.plain_forward)
-    counts = _counts(plan.ranges(parts[0].door.smallest), parts[0].door.largest) if parts else ()
+    assert runner.report is not None
+    _require_open(f"tune {plan.label}", parts, runner.report.entry_path)
+    counts = _counts(parts, plan.largest)
+    several = _several(parts)
     with phases.phase("tune"):
-        timed = _timed(runner, parts, counts)
+        timed = _timed(runner, several, counts)
     kernels = {name: Choice(one.kernel.title, one.kernel.configs[one.best()]) for name, one in timed.items()}
     choices = Choices(f"choices {path}", target.as_factor(), tool_versions(), kernels)
     _write(path, choices)
-    assert runner.report is not None
     return Tuned(
         choices,
         {name: len(one.slower) for name, one in timed.items()},
@@ -91,21 +101,51 @@ def tune(
         counts,
         runner.report,
         path,
+        {one.name: one.title for one in several if one.name not in timed},
     )
 
 
-def _counts(ranges: Sequence[Any], largest: int) -> tuple[int, ...]:
-    return tuple(sorted({*check_counts(ranges), largest}))
+def _require_open(what: str, parts: Sequence[CompiledPart], entry: Path | None) -> None:
+    """Raises NothingToTune where there is no compiled part, or the entry was built with choices."""
+    if not parts:
+        reason = "its forward is not compiled, so that no kernel of it has configurations"
+        raise NothingToTune(what, reason, "tune what is compiled: without -O0, --enforce-eager and the like")
+    if entry is not None and Entry(entry).header.get("choices") is not None:
+        reason = f"entry {entry.name} was built with --choices: one configuration of each kernel is left"
+        raise NothingToTune(
+            what, reason, f"graphkiln cache rm {entry.name}, or tune with another --cache-root"
+        )
 
 
-def _timed(runner: Runner, parts: Iterable[CompiledPart], counts: Sequence[int]) -> dict[str, _Timed]:
-    kernels = [
+def _counts(parts: Sequence[CompiledPart], largest: int) -> tuple[int, ...]:
+    """Returns the token counts to time at: a check's, and of every range the largest that it serves itself.
+
+    No step is larger than `largest`, also where an encoder's last range is open.
+    """
+    found: set[int] = set()
+    for part in parts:
+        ranges = [CompileRange(start, min(end, largest)) for start, end in part.ranges if start <= largest]
+        exact = {one.start for one in ranges if one.single}
+        for one in ranges:
+            # An exact size is served by its own pieces, also at the end of a range.
+            own = (count for count in range(one.end, one.start - 1, -1) if one.single or count not in exact)
+            found.update(itertools.islice(own, 1))
+        found.update(check_counts(ranges))
+    smallest = max(part.door.smallest for part in parts)
+    return tuple(sorted(count for count in found if smallest <= count))
+
+
+def _several(parts: Sequence[CompiledPart]) -> list[SealedTriton]:
+    return [
         kernel
         for part in parts
         for piece in part.loaded()
         for kernel in (piece.triton if isinstance(piece, SealedPiece) else ())
         if len(kernel.configs) > 1
     ]
+
+
+def _timed(runner: Runner, kernels: Sequence[SealedTriton], counts: Sequence[int]) -> dict[str, _Timed]:
     timed: dict[str, _Timed] = {}
     context = call_context(runner.served, runner.deployment)
     for count in counts:

@@ -120,6 +120,8 @@ def tuned(
         raise UsageProblem(
             f"--tune {path}: there is no folder {path.parent}", "make it, or name another file"
         )
+    if path.is_dir():
+        raise UsageProblem(f"--tune {path} is a folder", "name a file in it")
     with progress_for(session) as progress, talk_goes_to_stderr():
         if progress:
             progress.phase("import")

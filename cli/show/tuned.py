@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tuned_lines(found: Tuned, model: str, style: Style) -> list[str]:
-    """Returns one line a kernel, below what was tuned and where the choices are."""
+    """Returns one line a kernel, below what was tuned, where the choices are, and what they leave open."""
     start = found.start
     rows = [
         (
@@ -23,7 +23,8 @@ def tuned_lines(found: Tuned, model: str, style: Style) -> list[str]:
         )
         for name, one in sorted(found.choices.kernels.items(), key=lambda item: item[1].name)
     ]
-    nothing = "no kernel of the entry has more than one configuration"
+    untimed = [("not timed", f"{name}: no call ran it") for name in sorted(found.untimed.values())]
+    nothing = [] if untimed else ["no kernel of the entry has more than one configuration"]
     return [
         *facts(
             [
@@ -31,10 +32,11 @@ def tuned_lines(found: Tuned, model: str, style: Style) -> list[str]:
                 ("start", f"{start.outcome}, {start.entry_path or 'no entry'}"),
                 ("tokens", ", ".join(map(str, found.counts))),
                 ("choices", str(found.path)),
+                *untimed,
             ],
             style,
         ),
-        *below(table(("kernel", ">configs", ">calls", "chosen"), rows, style) if rows else [nothing]),
+        *below(table(("kernel", ">configs", ">calls", "chosen"), rows, style) if rows else nothing),
     ]
 
 
@@ -47,6 +49,7 @@ def tuned_json(found: Tuned, model: str) -> dict[str, Any]:
         "tokens": list(found.counts),
         "path": str(found.path),
         "digest": found.choices.digest,
+        "untimed": dict(sorted(found.untimed.items())),
         "kernels": {
             name: {
                 "name": one.name,

@@ -129,6 +129,11 @@ class CompiledPart:
         outputs = [fetch(registers) for fetch in self._outputs]
         return rebuild(self._structure, outputs, dict(zip(self._names, values, strict=True)))
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The first and the last token count of what was compiled apart, exact sizes among them."""
+        return tuple(self._ranges)
+
     def loaded(self) -> list[RunnablePiece]:
         """Returns every piece, those loaded that wait for their first call. Raises LoadRefused for one that
         cannot be.

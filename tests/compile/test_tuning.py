@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from graphkiln.cli.show.terminal import Style
+from graphkiln.cli.show.tuned import tuned_json, tuned_lines
+from graphkiln.core import start, tuning
 from graphkiln.core.choices import Choice, Choices, read_choices
 from graphkiln.core.compile.sealed_triton import SealedTriton
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import NoDevice
-from graphkiln.core.tuning import _Timed, _timing, _write, tune
+from graphkiln.core.errors import NoDevice, NothingToTune
+from graphkiln.core.target import named
+from graphkiln.core.tuning import Tuned, _counts, _Timed, _timing, _write, tune
+from tests.cache.inspect.made import cache_at, make_entry
 
 
 class Kernel:
@@ -67,8 +74,62 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["choices.json"]
 
 
+def part(*ranges: tuple[int, int]) -> Any:
+    return SimpleNamespace(ranges=ranges, door=SimpleNamespace(smallest=2, largest=ranges[-1][1]))
+
+
+def test_a_call_is_made_in_every_range_of_every_part() -> None:
+    counts = _counts(
+        [part((1024, 1024), (600, 600), (2, 512), (513, 1024)), part((2, 40), (41, 2**31 - 1))], 1024
+    )
+    assert counts == (2, 7, 40, 41, 64, 256, 512, 600, 1023, 1024)
+
+
+def test_a_kernel_that_no_call_ran_is_named(tmp_path: Path) -> None:
+    choices = Choices("f", {}, {}, {})
+    report = SimpleNamespace(target="cuda", outcome="hit", entry_path=None)
+    found = Tuned(choices, {}, {}, (2,), cast(Any, report), tmp_path / "c.json", {"a" * 64: "twice"})
+    lines = tuned_lines(found, "llama", Style())
+    assert lines[-1].split() == ["not", "timed", "twice:", "no", "call", "ran", "it"]
+    assert tuned_json(found, "llama")["untimed"] == {"a" * 64: "twice"}
+
+
 def test_where_the_device_is_not_nothing_is_timed(tmp_path: Path) -> None:
     with pytest.raises(NoDevice, match="kernels for a CPU have one configuration"):
         tune(Deployment("preset:llama", target="cpu"), None, tmp_path / "c.json")
     with pytest.raises(NoDevice, match=r"nothing can be timed: it needs a CUDA device"):
         tune(Deployment("preset:llama", target="h200"), None, tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    ("parts", "header", "said"),
+    [
+        ((), {}, "tune llama: its forward is not compiled"),
+        (("backbone",), {"choices": "mine"}, r"tune llama: entry \w{10} was built with --choices"),
+    ],
+    ids=["eager", "frozen"],
+)
+def test_where_nothing_is_left_to_choose_the_file_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: tuple[str, ...],
+    header: Mapping[str, Any],
+    said: str,
+) -> None:
+    entry = make_entry(cache_at(tmp_path / "cache"), header=header)
+    report = SimpleNamespace(entry_path=entry.path if parts else None)
+    runner = SimpleNamespace(plain_forward=None, report=report)
+    here = SimpleNamespace(kind="cuda", missing_here=tuple, name="cuda", as_factor=dict)
+    door = SimpleNamespace(smallest=1, largest=8)
+    plan = SimpleNamespace(label="llama", ranges=lambda smallest: [], largest=8)
+    monkeypatch.setattr(named, "find_target", lambda name: here)
+    monkeypatch.setattr(start, "load_built", lambda *asked, **where: (runner, plan))
+    monkeypatch.setattr(tuning, "compiled_parts", lambda forward: [SimpleNamespace(door=door) for _ in parts])
+    monkeypatch.setattr(tuning, "_counts", lambda *given: ())
+    monkeypatch.setattr(tuning, "_several", lambda parts: [], raising=False)
+    monkeypatch.setattr(tuning, "_timed", lambda *given: {})
+    path = tmp_path / "choices.json"
+    path.write_text("made before")
+    with pytest.raises(NothingToTune, match=said):
+        tune(Deployment("preset:llama", target="cuda"), None, path)
+    assert path.read_text() == "made before"
