@@ -12,6 +12,7 @@
        |  +- BadTarget                 a target that does not exist
        |  +- BadChoices                a file of choices that is none, or not for what is compiled
        |  +- NothingToTune             what was loaded leaves nothing to choose between
+       |  +- NotReplaced               an entry stays that another build was to take the place of
        +- Bypass                       the start cannot have a key: counted apart from a miss
        +- LoadRefused                  an entry is there and is not used, by name
        |  +- AotRefused                an AOT file is there and is not used, and that was demanded
@@ -107,6 +108,10 @@ class BadChoices(CompileError):
 
 class NothingToTune(CompileError):
     """What was loaded leaves no configurations to choose between: it is not compiled, or frozen already."""
+
+
+class NotReplaced(CompileError):
+    """An entry stays that another build of its key, which was asked for, was to take the place of."""
 
 
 class Bypass(CoreError):

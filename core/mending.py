@@ -30,10 +30,19 @@ class Mending:
     key: str
     broken: frozenset[str]
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the pieces were built with choices between their configurations."""
+        stored = self.stored
+        return isinstance(stored, EntryStored) and stored.entry.header.get("choices") is not None
+
     def sound(self, prefix: str) -> dict[tuple[str, tuple[int, int]], SealedArtifact]:
-        """Returns the pieces of a part that need not be compiled, by fingerprint and range."""
+        """Returns a part's pieces that need not be compiled, by fingerprint and range; no frozen ones."""
         from graphkiln.core.compile.build import SealedArtifact
 
+        if self.frozen:
+            # Beside pieces with all their configurations they would make an entry that is neither.
+            return {}
         found: dict[tuple[str, tuple[int, int]], SealedArtifact] = {}
         for spec in self.stored.wiring(prefix)["pieces"]:
             if spec["artifact"] in self.broken:

@@ -17,6 +17,7 @@ from graphkiln.cache.factors.modules import locate
 from graphkiln.cache.store.draft import Draft
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.store import Store
+from graphkiln.core.errors import NotReplaced
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import PieceCounts, StartReport
 from graphkiln.core.stored import RANK
@@ -52,12 +53,10 @@ def publish(
     """Returns the published entry of compiled parts, and of the attention kernels that run between them.
 
     `description` is what a later start needs to do without building the model; `aot` the kind of AOT
-    file that goes with the entry. Raises what a draft
-    raises: FactorsChanged, DiskFull, KeyPrefixCollision.
+    file that goes with the entry. Raises what a draft raises, FactorsChanged, DiskFull, KeyPrefixCollision,
+    and NotReplaced where an entry that was built with other choices stays.
     """
     kernels = None if attention is None else draft.add_artifact(attention.files)
-    if header.get("choices") is not None:
-        _make_room(store, factors.key, str(header["choices"]))
     for part in compiled:
         built = part.built
         ids = [draft.add_artifact(artifact.files) for artifact in built.artifacts]
@@ -78,7 +77,26 @@ def publish(
     made = {} if attention is None else {"attention": attention.build}
     builds = {part.prefix: {**part.built.build, **made} for part in compiled}
     draft.set_rank(RANK, {"passes": passes}, builds)
-    return draft.publish(header, factors, aot)
+    return _published(store, draft, factors, header, aot)
+
+
+def _published(
+    store: Store, draft: Draft, factors: Factors, header: Mapping[str, Any], aot: str | None
+) -> Entry:
+    """Publishes a finished draft; with choices in its header it is published, and no other entry left."""
+    choices = header.get("choices")
+    if choices is None:
+        return draft.publish(header, factors, aot)
+    entry = draft.publish(
+        header, factors, aot, make_room=lambda: _make_room(store, factors.key, str(choices))
+    )
+    if entry.header.get("choices") != choices:
+        raise NotReplaced(
+            f"entry {entry.short}",
+            "it was built with other choices and could not be set aside: what was compiled is not in it",
+            f"graphkiln cache rm {entry.short}, and run it again",
+        )
+    return entry
 
 
 def _make_room(store: Store, key: str, choices: str) -> None:

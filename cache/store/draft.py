@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from io import BytesIO
@@ -145,13 +145,20 @@ class Draft:
         own = json.loads(canonical_json({"specific": specific, "build": build}))
         self._ranks[rank] = {**own, "build_digest": digest(own["build"])}
 
-    def publish(self, header: Mapping[str, Any], factors: Factors, aot: str | None = None) -> Entry:
+    def publish(
+        self,
+        header: Mapping[str, Any],
+        factors: Factors,
+        aot: str | None = None,
+        *,
+        make_room: Callable[[], None] | None = None,
+    ) -> Entry:
         """Finish the entry and put it in place by one rename; return the entry that is there then.
 
         `factors` are read again at this moment: `FactorsChanged` when they no longer give the key.
         `header` is added to what `entry.json` holds anyway; `ranks_expected` in it, or else the
         ranks of this draft, say when the entry is complete. `aot` is the kind of AOT file that goes with
-        it, if any.
+        it, if any. `make_room` is called when nothing but the rename is left to do.
         """
         if factors.key != self.key:
             raise FactorsChanged(self.key, factors.key)
@@ -188,6 +195,8 @@ class Draft:
             flush_tree(self.path)
             if other is not None:
                 stage_aot(Entry(self.path), other)
+        if make_room is not None:
+            make_room()
         return publish_folder(self._root, self.path, self.key, sorted(self._ranks), other)
 
     def _manifest(self, rank: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from graphkiln.cache.errors import DiskFull
+from graphkiln.cache.store import draft as drafts
 from graphkiln.cache.store.entries import Entry
+from graphkiln.cache.store.store import Store
 from graphkiln.core.aot_use import AotUse
 from graphkiln.core.candidates import Candidates
 from graphkiln.core.choices import Choice, Choices, read_choices
@@ -18,8 +22,10 @@ from graphkiln.core.compile.build import _frozen
 from graphkiln.core.compile.inductor import BuiltPiece
 from graphkiln.core.compile.seal import build_identity, seal, triton_id
 from graphkiln.core.compile.triton_kernels import BuiltTriton
-from graphkiln.core.errors import BadChoices
-from graphkiln.core.publication import _make_room
+from graphkiln.core.errors import BadChoices, NotReplaced
+from graphkiln.core.mending import Mending
+from graphkiln.core.publication import _make_room, publish
+from graphkiln.core.stored import EntryStored
 from tests.cache.inspect.made import cache_at, make_entry
 from tests.compile.test_sealed_triton import SOURCE, WRAPPER, variant
 from tests.target.elf import cubin
@@ -168,3 +174,55 @@ def test_only_an_entry_of_the_same_choices_is_one_to_start_from(tmp_path: Path) 
     entries, reasons = found(choices)
     assert entries == [choices.digest]
     assert [(reason.then, reason.now) for reason in reasons] == [("other choices", "choices f")]
+
+
+def published(store: Store, old: Entry) -> Entry:
+    """Publishes a build of an entry's key with choices, beside or in the place of the entry."""
+    built = SimpleNamespace(artifacts=(), wiring={"pieces": []}, graph_py="", passes=(), build={})
+    traced = SimpleNamespace(code=SimpleNamespace(sources={}))
+    part = SimpleNamespace(prefix="backbone", traced=traced, built=built)
+    with store.draft(old.key) as draft:
+        return publish(
+            store, draft, old.factors(), {"choices": "mine"}, [cast(Any, part)],
+            description=None, store_source=False, aot=None,
+        )  # fmt: skip
+
+
+def test_an_entry_is_set_aside_for_one_that_is_finished_and_no_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    store = cache_at(tmp_path)
+    old = make_entry(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(drafts, "flush_tree", full)
+        with pytest.raises(DiskFull):
+            published(store, old)
+    assert [one.path for one in store.entries()] == [old.path]
+    assert published(store, old).header["choices"] == "mine"
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
+
+
+def test_an_entry_that_cannot_be_set_aside_is_not_taken_for_what_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = cache_at(tmp_path)
+    old = make_entry(store)
+    monkeypatch.setattr(store, "set_aside", lambda entry, reason: None)
+    with pytest.raises(NotReplaced, match=f"entry {old.short}: it was built with other choices"):
+        published(store, old)
+
+
+@pytest.mark.parametrize("choices", [None, "mine"])
+def test_pieces_that_were_built_with_choices_are_not_mixed_with_others(
+    tmp_path: Path, choices: str | None
+) -> None:
+    plain = make_entry(cache_at(tmp_path / "plain"))
+    [artifact] = plain.manifest("0_0").artifacts
+    piece = {"artifact": artifact, "fingerprint": "f", "piece": 0, "range": [1, 8], "dynamic": True}
+    header = {"choices": choices} if choices else {}
+    entry = make_entry(cache_at(tmp_path / "other"), wiring={"pieces": [piece]}, header=header)
+    found = Mending(EntryStored(entry), entry.key, frozenset()).sound("backbone")
+    assert set(found) == (set() if choices else {("f", (1, 8))})
