@@ -111,7 +111,10 @@ def read_choices(path: Path) -> Choices:
     """Returns what a file says. Raises BadChoices, one line, for what is no file of choices."""
     where = f"choices {path}"
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise BadChoices(where, "is not a regular file", "give the path of a file")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise BadChoices(where, f"is larger than {_MOST_BYTES} bytes", _AGAIN)
         content = json.loads(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,15 @@ def test_no_file_and_no_json_are_refused(tmp_path: Path) -> None:
     (tmp_path / "choices.json").write_text("{")
     with pytest.raises(BadChoices, match="is not JSON"):
         read_choices(tmp_path / "choices.json")
+
+
+def test_what_is_no_file_of_a_sensible_size_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(BadChoices, match="is not a regular file"):
+        read_choices(tmp_path)
+    path = written(tmp_path)
+    os.truncate(path, 1 << 40)
+    with pytest.raises(BadChoices, match="is larger than 16777216 bytes"):
+        read_choices(path)
 
 
 def test_choices_of_another_device_or_another_triton_are_refused(tmp_path: Path) -> None:
