@@ -57,7 +57,8 @@ def faults_in_pieces(entry: Entry, manifests: Sequence[Manifest]) -> list[Fault]
             wanted = {piece.get("artifact") for piece in pieces if isinstance(piece, dict)}
             beside = {attention.get("artifact")} if isinstance(attention, dict) else set()
             if wanted | beside != set(used):
-                detail = f"its {len(wanted)} pieces are not the {len(set(used))} artifacts of the manifest"
+                named = f"{len(wanted | beside)} pieces{' with attention' if beside else ''}"
+                detail = f"its {named} are not the {len(set(used))} artifacts of the manifest"
                 faults.append(Fault(name, "pieces", detail))
             elif len(manifest.parts) == 1 and (expected := _distinct(entry)) not in (None, len(pieces)):
                 faults.append(Fault(name, "pieces", f"{len(pieces)} of {expected} distinct pieces"))

@@ -272,7 +272,7 @@ def test_an_expected_rank_that_is_not_there_makes_it_partial(tmp_path: Path) -> 
         ({"wiring": {"pieces": []}}, "its 0 pieces are not the 1 artifacts of the manifest"),
         (
             {"wiring": {"attention": {"artifact": "f" * 64}}},
-            "its 1 pieces are not the 1 artifacts of the manifest",
+            "its 2 pieces with attention are not the 1 artifacts of the manifest",
         ),
         ({"header": {"pieces": {"total": 3, "distinct": 2}}}, "1 of 2 distinct pieces"),
     ],
