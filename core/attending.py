@@ -79,7 +79,7 @@ class Attending:
         except (ImportError, OSError, RuntimeError, AttributeError, ValueError) as error:
             raise PieceRefused(name, f"an attention kernel cannot be loaded: {error}", artifact) from error
         launches = self._served.launches
-        launches.put(found, device)
+        launches.put(found, device, {layer: _typed(names) for layer, names in dtypes.items()})
         assert isinstance(self._target, CudaTarget)
         missing = launches.missing(self._wanted(self._target, dtypes))
         if missing:

@@ -20,7 +20,7 @@ from graphkiln.core.ops.kv_cache import AttentionMetadata, KVCache, blocks_neede
 from graphkiln.core.ops.launches import Launch, Launches
 from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.ops.paged import PagedTriton
-from graphkiln.core.ops.specialisations import Specialisation
+from graphkiln.core.ops.specialisations import LayerDtypes, Specialisation
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,16 @@ def rehearse(served: ServedModel, parts: tuple[CompiledPart, ...], deployment: D
         return Rehearsed(0, 0)
     noted = _Noted(served.launches)
     backend, steps = PagedTriton(noted), 0
-    layers = {replace(layer, name=""): layer for layer in served.layers}.values()
+    called = ((layer, served.launches.dtypes[layer.name]) for layer in served.layers)
+    layers = dict.fromkeys((replace(layer, name=""), dtypes) for layer, dtypes in called)
     mode = FakeTensorMode(allow_non_fake_inputs=True) if served.weightless is None else served.weightless.mode
     with mode, torch.no_grad(), warnings.catch_warnings():
         # What has no memory lies at address 0, which torch does not like to be asked for.
         warnings.simplefilter("ignore")
         for tokens, requests, longest in _steps(deployment):
             steps += 1
-            for layer in layers:
-                _step(backend, layer, served, deployment, tokens, requests, longest)
+            for layer, dtypes in layers:
+                _step(backend, layer, dtypes, served, deployment, tokens, requests, longest)
     return Rehearsed(steps, noted.count)
 
 
@@ -69,14 +70,15 @@ def _steps(deployment: Deployment) -> Iterator[tuple[int, int, int]]:
 def _step(
     backend: PagedTriton,
     layer: AttentionLayer,
+    dtypes: LayerDtypes,
     served: ServedModel,
     deployment: Deployment,
     tokens: int,
     requests: int,
     longest: int,
 ) -> None:
-    def rows(heads: int, size: int) -> torch.Tensor:
-        return torch.empty(tokens, heads, size, dtype=served.dtype, device=served.device)
+    def rows(heads: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(tokens, heads, size, dtype=dtype, device=served.device)
 
     def numbers(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.int64, device=served.device)
@@ -90,11 +92,11 @@ def _step(
         numbers(requests + 1), numbers(requests), numbers(requests, blocks), numbers(tokens), longest
     )
     held = KVCache(cache(layer.head_size), cache(layer.value_size))
-    backend.write(
-        layer, held, metadata, rows(layer.kv_heads, layer.head_size), rows(layer.kv_heads, layer.value_size)
-    )
-    output = rows(layer.heads, layer.value_size)
-    backend.attend(layer, held, metadata, rows(layer.heads, layer.head_size), output)
+    key = rows(layer.kv_heads, layer.head_size, dtypes.key)
+    backend.write(layer, held, metadata, key, rows(layer.kv_heads, layer.value_size, dtypes.value))
+    query = rows(layer.heads, layer.head_size, dtypes.query)
+    output = rows(layer.heads, layer.value_size, dtypes.output)
+    backend.attend(layer, held, metadata, query, output)
 
 
 class _Noted(Launches):
@@ -103,7 +105,7 @@ class _Noted(Launches):
     def __init__(self, launches: Launches) -> None:
         super().__init__()
         self.count = 0
-        self.put(launches.all(), launches.device)
+        self.put(launches.all(), launches.device, launches.dtypes)
 
     def find(self, wanted: Specialisation) -> Launch | None:
         """Returns what counts a launch in place of one that there is code for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphkiln.core.ops.specialisations import Specialisation
+from graphkiln.core.ops.specialisations import LayerDtypes, Specialisation
 
 # Takes the grid, the kernel's arguments without its constants, and `stream`.
 Launch = Callable[..., None]
@@ -13,19 +13,23 @@ Launch = Callable[..., None]
 class Launches:
     """What a model's attention is launched by; empty where no entry brought any.
 
-    All of them lie on the device of index `device`.
+    All of them lie on the device of index `device`. `dtypes` are those that each layer, by its name, is
+    called with.
     """
 
     def __init__(self) -> None:
         self.device = 0
+        self.dtypes: Mapping[str, LayerDtypes] = {}
         self._found: dict[Specialisation, Launch] = {}
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def put(self, found: Mapping[Specialisation, Launch], device: int) -> None:
+    def put(
+        self, found: Mapping[Specialisation, Launch], device: int, dtypes: Mapping[str, LayerDtypes]
+    ) -> None:
         """Puts what an entry holds in the place of what was there."""
-        self.device, self._found = device, dict(found)
+        self.device, self.dtypes, self._found = device, dict(dtypes), dict(found)
 
     def all(self) -> Mapping[Specialisation, Launch]:
         """Returns every launch, by what it was compiled for."""

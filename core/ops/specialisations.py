@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -188,7 +188,8 @@ def reachable(
     `cache` is the dtype of the KV cache. Where tokens lie comes as int64, as a runner makes it.
     """
     found: dict[Specialisation, None] = {}
-    for layer, dtypes in layers:
+    # Of layers that differ by name alone, one says it for all.
+    for layer, dtypes in dict.fromkeys((replace(layer, name=""), dtypes) for layer, dtypes in layers):
         for call in _of_layer(layer, dtypes, cache, block_size, max_requests, processors):
             found[call] = None
     return tuple(found)

@@ -39,10 +39,15 @@ def served(monkeypatch: pytest.MonkeyPatch) -> ServedModel:
         BF16,
         torch.device("cuda", 0),
     )
-    usual = [(layer, LayerDtypes.all_of(BF16)) for layer in LAYERS]
-    wanted = reachable(usual, BF16, DEPLOYMENT.block_size, DEPLOYMENT.max_num_seqs, 132)
-    made.launches.put({one: lambda *args, stream: None for one in wanted}, 0)
+    holds(made, {layer.name: LayerDtypes.all_of(BF16) for layer in LAYERS})
     return made
+
+
+def holds(served: ServedModel, dtypes: dict[str, LayerDtypes]) -> None:
+    """Puts all that layers called with these dtypes can ask for."""
+    called = [(layer, dtypes[layer.name]) for layer in LAYERS]
+    wanted = reachable(called, BF16, DEPLOYMENT.block_size, DEPLOYMENT.max_num_seqs, 132)
+    served.launches.put({one: lambda *args, stream: None for one in wanted}, 0, dtypes)
 
 
 def test_every_kind_of_step_is_gone_through_and_runs_nothing(served: ServedModel) -> None:
@@ -50,6 +55,14 @@ def test_every_kind_of_step_is_gone_through_and_runs_nothing(served: ServedModel
     # Decode of 1 to 70 requests, a prefill alone and one beside 69 decodes; equal layers once.
     assert found.steps == 72
     assert found.launches > 2 * 2 * 72
+
+
+def test_a_layer_is_called_with_the_dtypes_that_its_entry_says(served: ServedModel) -> None:
+    usual = rehearse(served, (), DEPLOYMENT)
+    mixed = LayerDtypes(torch.float32, torch.float16, BF16, torch.float32)
+    holds(served, {layer.name: LayerDtypes.all_of(BF16) for layer in LAYERS} | {"equal": mixed})
+    # No equal any more of the layer that it is like but for its name.
+    assert rehearse(served, (), DEPLOYMENT).launches > usual.launches * 4 / 3
 
 
 def test_drafts_are_steps_of_their_own(served: ServedModel) -> None:
@@ -60,7 +73,7 @@ def test_drafts_are_steps_of_their_own(served: ServedModel) -> None:
 @pytest.mark.parametrize("kernel", ["write_kernel", "attend_kernel", "join_kernel"])
 def test_a_launch_without_code_is_named(served: ServedModel, kernel: str) -> None:
     kept = {one: launch for one, launch in served.launches.all().items() if one.kernel != kernel}
-    served.launches.put(kept, 0)
+    served.launches.put(kept, 0, served.launches.dtypes)
     with pytest.raises(KernelNotSealed, match=f"no {kernel} for this step"):
         rehearse(served, (), DEPLOYMENT)
 

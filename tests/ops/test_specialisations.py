@@ -19,7 +19,7 @@ from graphkiln.core.ops.kv_cache import AttentionMetadata, build_metadata, make_
 from graphkiln.core.ops.launches import Launches
 from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.ops.paged import PagedTriton
-from graphkiln.core.ops.specialisations import ALIGNMENT, LayerDtypes, Specialisation, reachable
+from graphkiln.core.ops.specialisations import ALIGNMENT, LayerDtypes, Specialisation, cut, reachable
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 LAYER = AttentionLayer("layer", heads=8, kv_heads=2, head_size=16, value_size=16, scale=0.25)
@@ -52,7 +52,7 @@ def sealed(
         return lambda *args, stream: launched.append((one, args))
 
     launches = Launches()
-    launches.put({one: launch(one) for one in wanted}, HERE)
+    launches.put({one: launch(one) for one in wanted}, HERE, {})
     return PagedTriton(launches)
 
 
@@ -204,11 +204,21 @@ def test_it_comes_back_from_json_as_it_was() -> None:
         assert hash(again) == hash(one)
 
 
+def test_layers_that_differ_by_name_alone_are_gone_through_once() -> None:
+    usual = LayerDtypes.all_of(BF16)
+    one = reachable([(LAYER, usual)], BF16, BLOCK, MOST, PROCESSORS)
+    before = cut.cache_info()
+    many = [(replace(LAYER, name=f"layer {number}"), usual) for number in range(80)]
+    assert reachable(many, BF16, BLOCK, MOST, PROCESSORS) == one
+    after = cut.cache_info()
+    assert after.hits + after.misses - before.hits - before.misses == MOST + 1
+
+
 @pytest.mark.parametrize("change", [{"warps": 8}, {"stages": 1}, {"kernel": "join_kernel"}])
 def test_any_difference_makes_it_another(change: dict[str, Any]) -> None:
     one = reachable([(LAYER, LayerDtypes.all_of(BF16))], BF16, BLOCK, 1, PROCESSORS)[1]
     launches = Launches()
-    launches.put({one: lambda *args, stream: None}, 0)
+    launches.put({one: lambda *args, stream: None}, 0, {})
     assert launches.find(replace(one)) is not None
     assert launches.find(replace(one, **change)) is None
 
@@ -247,6 +257,6 @@ def test_the_backend_of_a_model_that_has_code_is_the_one_that_launches_it() -> N
     chosen = next(one for one in attention_backends(launches) if isinstance(one, PagedTriton))
     # What is put there later is launched too: a runner is made before its entry is opened.
     one = reachable([(LAYER, LayerDtypes.all_of(BF16))], BF16, BLOCK, 1, PROCESSORS)[0]
-    launches.put({one: lambda *args, stream: None}, 0)
+    launches.put({one: lambda *args, stream: None}, 0, {})
     assert chosen._launches is launches
     assert chosen._launches
