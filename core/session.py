@@ -85,11 +85,10 @@ class Session:
     ) -> list[Callable[..., Any]]:
         """Returns what serves each part's calls: compiled code, or eager where nothing may be compiled.
 
-        All parts are in one entry. `must_publish` makes a cache that cannot be written an error;
-        without it the parts are compiled and served all the same. `check` gives the context of a
-        call by token count; `describe` what a later start needs to do without building the model;
-        `prove` is called with what was checked, and what it raises ends the start before it publishes.
-        `attending` takes the kernels that run between the pieces, and makes them for a new entry.
+        All parts are in one entry. `must_publish` makes a cache that cannot be written an error; without it
+        the parts are compiled and served all the same. `check` gives the context of a call by token count,
+        `describe` what a later start needs in place of the model. `prove` gets what was checked: what it
+        raises ends the start before it publishes. `attending` takes or makes the kernels between the pieces.
         """
         self._describe, self._prove, self._attending = describe, prove, attending
         with plain_calls():
