@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import unittest.mock
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ _LAYOUT = frozenset(
 )  # fmt: skip
 
 _CONSTANTS = (bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+# What one thread put in the place of a launch has to be gone before another one puts its own there.
+_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -74,22 +78,30 @@ def operator_log(module: torch.nn.Module, arguments: Sequence[Any]) -> list[Ran]
 
 @contextlib.contextmanager
 def _launches_noted(log: _Log) -> Iterator[None]:
-    """Notes launches of Triton kernels as operators: under fake tensors there is nothing to launch them on.
+    """Notes this thread's launches of Triton kernels as operators: fake tensors have nothing to launch on.
 
-    Their grids are left out, which round up to whole blocks.
+    Launches of other threads go on. Grids are left out, which round up to whole blocks.
     """
     with contextlib.ExitStack() as replaced:
+        replaced.enter_context(_one_at_a_time)
         for module, kind in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("autotuner", "Heuristics")):
             found = sys.modules.get(f"triton.runtime.{module}")
             if found is not None:
-                noted = _noting(log)
-                replaced.enter_context(unittest.mock.patch.object(getattr(found, kind), "run", noted))
+                launcher = getattr(found, kind)
+                noted = _noting(log, launcher.run)
+                replaced.enter_context(unittest.mock.patch.object(launcher, "run", noted))
         yield
 
 
-def _noting(log: _Log) -> Any:
-    def run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **named: Any) -> None:
-        log.ran.append(_ran(f"kernel {kernel_name(self)}", (args, named)))
+def _noting(log: _Log, launch: Any) -> Any:
+    tracing = threading.get_ident()
+
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        if threading.get_ident() != tracing:
+            return launch(self, *args, **named)
+        given = {name: value for name, value in named.items() if name not in ("grid", "warmup")}
+        log.ran.append(_ran(f"kernel {kernel_name(self)}", (args, given)))
+        return None
 
     return run
 
