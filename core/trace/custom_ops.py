@@ -1,7 +1,6 @@
 """The custom ops in a graph: schema and fake implementation decide what is compiled around them.
 
-Tried on torch 2.13.0; private there: `simple_registry.singleton`, `triton_ops_to_kernels`, the
-closures around a registered fake.
+What is registered for them is found by `registered`.
 """
 
 from __future__ import annotations
@@ -11,20 +10,14 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch._library.custom_ops import CustomOpDef
-from torch._library.simple_registry import singleton
-from torch._library.triton import triton_ops_to_kernels
 from torch._ops import OpOverload, OpOverloadPacket
 
 from graphkiln.cache.factors.difference import Difference
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.observe import identity
-from graphkiln.core.trace.reach import first_change, function_reach
-
-_TORCH_NAMESPACES = frozenset(
-    {"aten", "prims", "prim", "quantized", "mkldnn", "inductor", "higher_order", "c10d"}
-)
+from graphkiln.core.trace.reach import first_change, function_reach, value_reach
+from graphkiln.core.trace.registered import TORCH_NAMESPACES, body_of, fake_of
 
 
 def record_ops(graphs: Iterable[torch.fx.GraphModule], digests: CodeDigests) -> dict[str, Any]:
@@ -37,8 +30,7 @@ def record_ops(graphs: Iterable[torch.fx.GraphModule], digests: CodeDigests) -> 
     for graph in graphs:
         for node in graph.graph.nodes:
             for op in _overloads(node.target):
-                if op.namespace not in _TORCH_NAMESPACES:
-                    _refuse_seen_through(op)
+                if op.namespace not in TORCH_NAMESPACES:
                     found[f"{op._schema.name}.{op._overloadname}"] = _describe(op, digests)
     return dict(sorted(found.items()))
 
@@ -79,35 +71,12 @@ def _overloads(target: Any) -> Iterable[OpOverload]:
     return ()
 
 
-def _refuse_seen_through(op: OpOverload) -> None:
-    name = op._schema.name
-    if name in triton_ops_to_kernels:
-        return
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
-    if composite or singleton.find(name).torch_dispatch_rules._data:
-        raise Bypass("code", f"the op {name} is compiled through to what it runs, which leaves no record")
-
-
 def _describe(op: OpOverload, digests: CodeDigests) -> dict[str, Any]:
-    fake = singleton.find(op._schema.name).fake_impl.kernel
-    own = None if fake is None else _registered(fake.func)
-    described = {
-        "schema": str(op._schema),
-        "fake": None if own is None else identity(own, digests),
-    }
-    if own is not None and op._schema.name in triton_ops_to_kernels:
-        # What makes its result in fake mode is its body.
-        described["body"] = function_reach(own, digests)
+    body, fake = body_of(op), fake_of(op)
+    described: dict[str, Any] = {"schema": str(op._schema), "fake": None}
+    if fake is not None:
+        plain = isinstance(fake, FunctionType)
+        described["fake"] = identity(fake, digests) if plain else value_reach(op.name(), fake, digests)
+    if body is not None:
+        described["body"] = function_reach(body, digests)
     return described
-
-
-def _registered(function: Any) -> Any:
-    """Returns the function that an author registered; torch keeps it inside wrappers of its own."""
-    while str(getattr(function, "__module__", "")).startswith("torch.") and function.__closure__:
-        cells = [cell.cell_contents for cell in function.__closure__]
-        held = [cell._abstract_fn for cell in cells if isinstance(cell, CustomOpDef)]
-        inner = next((cell for cell in [*held, *cells] if isinstance(cell, FunctionType)), None)
-        if inner is None:
-            break
-        function = inner
-    return function

@@ -8,18 +8,25 @@ names are recorded by value, and what cannot be named is refused. Private: what 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
+import functools
 import inspect
 import textwrap
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
 from graphkiln.cache.factors.difference import differences
 from graphkiln.core.errors import Bypass
 from graphkiln.core.trace.functions import CodeDigests, module_of
 from graphkiln.core.trace.kernel_objects import function_of, is_kernel, kernel_name
 from graphkiln.core.trace.observe import identity, type_name, typed_constant
+from graphkiln.core.trace.registered import TORCH_NAMESPACES, body_of, fake_of
 
 # Modules whose functions give the same for the same arguments, and which the compiler factor holds.
 _KNOWN = frozenset({"torch", "triton", "math", "operator", "functools", "itertools", "typing", "builtins"})
@@ -34,6 +41,14 @@ def function_reach(function: types.FunctionType, digests: CodeDigests) -> list[A
     Raises Bypass for what it names and nobody can compare.
     """
     return _Reach(digests).function(function)
+
+
+def value_reach(name: str, value: Any, digests: CodeDigests) -> list[Any]:
+    """Returns what is called `name` by what it is, with everything that its code names.
+
+    Raises Bypass for what nobody can compare, an instance of a class for one.
+    """
+    return _Reach(digests).value(name, value)
 
 
 def kernel_reach(kernel: Any, digests: CodeDigests) -> list[Any]:
@@ -64,7 +79,7 @@ class _Reach:
         if module is not None:
             self._digests.require_same(module, code)
         defaults = [*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())]
-        given = [self._value(function.__qualname__, value) for value in defaults]
+        given = [self.value(function.__qualname__, value) for value in defaults]
         return [*identity(function, self._digests), given, self._named(function)]
 
     def kernel(self, kernel: Any) -> list[Any]:
@@ -90,42 +105,131 @@ class _Reach:
     def _named(self, function: types.FunctionType) -> dict[str, Any]:
         """Returns what a function reads from outside by name, each by what it is."""
         outside = dict(inspect.getclosurevars(function).nonlocals)
-        for name in _globals_of(function.__code__):
+        ops = {}
+        for name, *attributes in _dotted(function.__code__):
+            if "ops" in attributes:
+                ops.update(self._torch_ops(function, name, attributes))
             if name in function.__globals__:
                 outside[name] = function.__globals__[name]
-            elif name in _BLIND or not hasattr(builtins, name):
+            elif name and (name in _BLIND or not hasattr(builtins, name)):
                 raise _refused(function.__qualname__, f"it uses {name}")
-        return {name: self._value(name, value) for name, value in sorted(outside.items())}
+        return {name: self.value(name, value) for name, value in sorted({**outside, **ops}.items())}
 
-    def _value(self, name: str, value: Any) -> list[Any]:
+    def _torch_ops(self, function: types.FunctionType, name: str, attributes: list[str]) -> dict[str, Any]:
+        """Returns the op that code calls as `torch.ops.namespace.name`, by that; nothing for torch's own."""
+        path = ".".join([name or "a value", *attributes[:3]])
+        if function.__globals__.get(name) is not torch or attributes[0] != "ops" or len(attributes) < 2:
+            raise _refused(function.__qualname__, f"it reads {path}, nobody knows what")
+        if attributes[1] in TORCH_NAMESPACES:
+            return {}
+        op = getattr(getattr(torch.ops, attributes[1]), "".join(attributes[2:3]), None)
+        if not isinstance(op, OpOverloadPacket):
+            raise _refused(function.__qualname__, f"it reads {path}, which is no op")
+        return {path: op}
+
+    def value(self, name: str, value: Any) -> list[Any]:
+        """Returns what is called `name` by what it is."""
         if is_kernel(value):
             return self.kernel(value)
         if isinstance(value, types.ModuleType):
-            if value.__name__.partition(".")[0] not in _KNOWN:
-                raise _refused(name, f"it reads from the module {value.__name__}, nobody knows what")
-            return ["module", value.__name__]
+            return _module(name, value)
+        if isinstance(value, (CustomOpDef, OpOverload, OpOverloadPacket)):
+            return ["op", *(self._op(op) for op in _overloads(value))]
+        if isinstance(value, functools._lru_cache_wrapper):
+            return ["cached", self.value(name, value.__wrapped__)]
+        if type(value) is functools.partial:
+            given = [self.value(name, value.args), self.value(name, value.keywords)]
+            return ["partial", self.value(name, value.func), *given]
+        if isinstance(value, types.FunctionType):
+            # By its file: `functools.wraps` gives a function the name of another one's module.
+            if (module_of(value.__code__) or "").partition(".")[0] not in _KNOWN:
+                return self.function(value)
+            return identity(value, self._digests)
+        if type(value) in (tuple, list):
+            return [type(value).__name__, *(self.value(name, item) for item in value)]
+        if type(value) in (set, frozenset):
+            items = sorted((self.value(name, item) for item in value), key=repr)
+            return [type(value).__name__, *items]
+        if type(value) is dict:
+            pairs = ([self.value(name, key), self.value(name, item)] for key, item in value.items())
+            return ["dict", *pairs]
+        return self._plain(name, value)
+
+    def _plain(self, name: str, value: Any) -> list[Any]:
+        """Returns a constant, or what torch, Triton or Python made; raises Bypass for any other instance."""
         home = str(getattr(value, "__module__", None) or type(value).__module__).partition(".")[0]
-        if isinstance(value, types.FunctionType) and home not in _KNOWN:
-            return self.function(value)
         if isinstance(value, type) and home not in _KNOWN:
             raise _refused(name, f"it uses the class {type_name(value)}")
         if type(value).__name__ == "constexpr" and home == "triton":
-            return ["constexpr", typed_constant(value.value)]
+            return ["constexpr", self.value(name, value.value)]
         if home == "triton":
             return ["triton", type_name(type(value)), str(getattr(value, "__name__", value))]
-        return identity(value, self._digests)
+        if isinstance(value, type) or _is_free(value):
+            return identity(value, self._digests)
+        if type(value).__module__.partition(".")[0] in _KNOWN:
+            if isinstance(value, HigherOrderOperator):
+                return identity(value, self._digests)
+            with contextlib.suppress(Bypass):
+                return typed_constant(value)
+        raise _refused(name, f"it uses an instance of {type_name(type(value))}")
+
+    def _op(self, op: OpOverload) -> list[Any]:
+        """Returns an op by what the compiler sees of it: its body, or its fake implementation."""
+        if op.namespace in TORCH_NAMESPACES:
+            return [op.name()]
+        known = self._known(op, op.name())
+        if known is not None:
+            return known
+        body, fake = body_of(op), fake_of(op)
+        if fake is None:
+            raise _refused(op.name(), "it has no fake implementation in Python")
+        seen = self.value(op.name(), fake) if body is None else self.function(body)
+        return [op.name(), str(op._schema), sorted(map(str, op.tags)), seen]
 
 
-def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """Yields the global names that code reads, also inside of it. Raises Bypass where it sets one."""
+def _module(name: str, module: types.ModuleType) -> list[Any]:
+    root, _, rest = module.__name__.partition(".")
+    part, _, namespace = rest.partition(".")
+    of_ops = root == "torch" and part == "ops" and namespace not in TORCH_NAMESPACES
+    if root not in _KNOWN or of_ops:
+        raise _refused(name, f"it reads from the module {module.__name__}, nobody knows what")
+    return ["module", module.__name__]
+
+
+def _overloads(op: CustomOpDef | OpOverload | OpOverloadPacket) -> list[OpOverload]:
+    if isinstance(op, OpOverloadPacket):
+        return [getattr(op, name) for name in sorted(op.overloads())]
+    return [op._opoverload if isinstance(op, CustomOpDef) else op]
+
+
+def _is_free(value: Any) -> bool:
+    """Says whether a value is a built-in function that belongs to no instance, as `{}.get` does."""
+    if isinstance(value, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return True
+    owner = getattr(value, "__self__", None)
+    plain = owner is None or isinstance(owner, (type, types.ModuleType))
+    return isinstance(value, types.BuiltinFunctionType) and plain
+
+
+def _dotted(code: types.CodeType) -> Iterator[list[str]]:
+    """Yields what code reads, also inside of it: a global ("" for another value) and attributes in a row.
+
+    Raises Bypass where it sets a global, imports, or has the name of `torch.ops` as a text.
+    """
+    row = [""]
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield str(instruction.argval)
-        elif instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"):
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"):
             raise _refused(code.co_qualname, f"it changes or imports {instruction.argval}")
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            row.append(str(instruction.argval))
+        elif instruction.opname != "EXTENDED_ARG":
+            yield row
+            row = [str(instruction.argval) if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ""]
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _globals_of(inner)
+            yield from _dotted(inner)
+        elif isinstance(inner, str) and "ops" in inner.split("."):
+            raise _refused(code.co_qualname, f"it has the text {inner!r}, the name of torch.ops")
 
 
 def _tuning(name: str, tuner: Any) -> list[Any]:

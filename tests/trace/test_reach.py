@@ -18,108 +18,12 @@ from graphkiln.core.trace.functions import CodeDigests
 from graphkiln.core.trace.kernel_objects import kernel_name
 from graphkiln.core.trace.kernels import check_kernels
 from graphkiln.core.trace.reach import function_reach, kernel_reach
-
-# Triton's own classes as far as they are read, for where Triton is not installed.
-STAND_IN = """
-import inspect
-
-
-class _Made:
-    def __init__(self, fn, **named):
-        self.fn = fn
-        self.__dict__.update(named)
-
-
-JITFunction = type("JITFunction", (_Made,), {"__module__": "triton.runtime.jit"})
-Autotuner = type("Autotuner", (_Made,), {"__module__": "triton.runtime.autotuner"})
-Heuristics = type("Heuristics", (_Made,), {"__module__": "triton.runtime.autotuner"})
-constexpr = type("constexpr", (_Made,), {"__module__": "triton.language.core"})
-
-
-class Config(_Made):
-    def __init__(self, kwargs, num_warps=4, num_stages=3, pre_hook=None):
-        rest = {"num_ctas": 1, "maxnreg": None, "ir_override": None, "pre_hook": pre_hook}
-        super().__init__(None, kwargs=kwargs, num_warps=num_warps, num_stages=num_stages, **rest)
-
-
-def jit(fn, **options):
-    lines, _ = inspect.getsourcelines(fn)
-    text = "".join(lines)
-    return JITFunction(fn, raw_src=lines, src=text[text.index("def "):], **options)
-
-
-def autotune(configs, **named):
-    rest = {"keys": ["n"], "reset_to_zero": [], "restore_value": [], **named}
-    return lambda fn: Autotuner(fn, configs=configs, **rest)
-"""
-MODULE = """
-import math
-import os
-import weird
-from stand_in import *
-
-SIZE = constexpr(None, value=8)
-LIMIT = 3
-
-
-@jit
-def inner(x):
-    return x * 2
-
-
-@jit
-def kernel(x, n, BLOCK=1):
-    # a remark
-    return inner(x) + SIZE
-
-
-@autotune([Config({"BLOCK": 16}), Config({"BLOCK": 32}, num_warps=8)])
-@jit
-def tuned(x, n):
-    return x
-
-
-def helper(x):
-    return math.sqrt(x) + LIMIT
-
-
-def op(x, scale=2.0):
-    return helper(kernel(x)) * scale
-
-
-class Odd:
-    pass
-
-
-def reads_a_module():
-    return weird.anything
-
-
-def reads_the_environment():
-    return os.environ["A"]
-
-
-def uses_a_class():
-    return Odd()
-
-
-def sets_a_global():
-    global LIMIT
-    LIMIT = 4
-
-
-def evaluates():
-    return eval("LIMIT")
-
-
-def recursive(x):
-    return recursive(x - 1) if x else kernel(x)
-"""
+from tests.trace.reached import MODULE, STAND_IN
 
 
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., types.ModuleType]:
-    """Returns what imports the module above, each time from the text with the given replacement."""
+    """Returns what imports `MODULE`, each time from the text with the given replacement."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "stand_in.py").write_text(STAND_IN)
@@ -147,6 +51,10 @@ EDITS = [
     ("LIMIT = 3", "LIMIT = 4"),
     ("math.sqrt(x)", "math.exp(x)"),
     ("scale=2.0", "scale=2.5"),
+    ("x + 5", "x + 6"),
+    ("factor=6", "factor=7"),
+    ("x * factor", "x - factor"),
+    ("ROUND = 11", "ROUND = 12"),
     ("@jit\ndef inner", "@lambda fn: jit(fn, noinline=True)\ndef inner"),
 ]
 
@@ -189,6 +97,14 @@ def test_configurations_are_part_of_a_kernel(
         ("uses_a_class", "uses the class reached.Odd"),
         ("sets_a_global", "changes or imports LIMIT"),
         ("evaluates", "uses eval"),
+        ("uses_a_layer", "uses an instance of torch.nn"),
+        ("uses_a_method_of_a_dict", "uses an instance of builtins.builtin_function_or_method"),
+        ("uses_a_method", "uses an instance of builtins.method"),
+        ("uses_an_enum", "uses an instance of reached.Mode"),
+        ("uses_a_namespace", "reads from the module torch.ops.reached"),
+        ("hides_the_ops", "reads a value.ops.reached.op"),
+        ("spells_the_ops", "has the text 'ops'"),
+        ("calls_no_op", "reads torch.ops.reached.op, which is no op"),
     ],
 )
 def test_what_nobody_can_compare_is_refused_by_name(

@@ -23,6 +23,10 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+def another_shape(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape)
+
+
 TIMES = 2
 
 
@@ -34,6 +38,24 @@ def seen_through(x: torch.Tensor) -> torch.Tensor:
 @torch.library.triton_op("seen_tests::reads_more", mutates_args=())
 def reads_more(x: torch.Tensor) -> torch.Tensor:
     return x.clone() * len(os.environ)
+
+
+@torch.library.triton_op("seen_tests::calls_opaque", mutates_args=())
+def calls_opaque(x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = opaque(x)
+    return y + 1
+
+
+@torch.library.triton_op("seen_tests::calls_another", mutates_args=())
+def calls_another(x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.seen_tests.seen_through(x)
+    return y + 1
+
+
+@torch.library.triton_op("seen_tests::calls_composite", mutates_args=())
+def calls_composite(x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.seen_tests.composite.default(x)
+    return y + 1
 
 
 library = torch.library.Library("seen_tests", "FRAGMENT")
@@ -64,9 +86,36 @@ def test_an_op_made_of_triton_kernels_is_recorded_with_all_that_its_body_names(
     assert (changed.then, changed.now) == ("2", "3")
 
 
+def test_an_op_within_the_body_of_another_is_recorded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = record_ops([calling("calls_another")], CodeDigests({}))
+    monkeypatch.setattr("tests.trace.test_seen_through.TIMES", 3)
+    (changed,) = check_ops(recorded, CodeDigests({}))
+    assert (changed.then, changed.now) == ("2", "3")
+
+
+def test_an_op_that_a_body_calls_is_recorded_by_its_fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = record_ops([calling("calls_opaque")], CodeDigests({}))
+    assert check_ops(recorded, CodeDigests({})) == []
+    monkeypatch.setattr(opaque, "_abstract_fn", another_shape)
+    (changed,) = check_ops(recorded, CodeDigests({}))
+    assert "another_shape" in str(changed.now)
+
+
+def test_a_body_with_another_fake_beside_it_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = record_ops([calling("seen_through")], CodeDigests({}))
+    monkeypatch.setattr(seen_through, "_abstract_fn", another_shape)
+    with pytest.raises(Bypass, match="a fake implementation beside its body"):
+        record_ops([calling("seen_through")], CodeDigests({}))
+    assert len(check_ops(recorded, CodeDigests({}))) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("composite", "seen_tests::composite is compiled through"), ("reads_more", "reads from the module os")],
+    [
+        ("composite", "seen_tests::composite is compiled through"),
+        ("calls_composite", "seen_tests::composite is compiled through"),
+        ("reads_more", "reads from the module os"),
+    ],
 )
 def test_an_op_that_is_compiled_through_and_leaves_no_record_has_no_key(name: str, why: str) -> None:
     with pytest.raises(Bypass, match=why):
