@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,13 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     for name in [name for name in os.environ if name.startswith("GRAPHKILN_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("GRAPHKILN_CACHE_ROOT", str(tmp_path_factory.getbasetemp() / "cache-root"))
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """A command that a test runs in this process sends our log to its stderr, and would do so ever after."""
+    logger = logging.getLogger("graphkiln")
+    level, handlers, propagate = logger.level, logger.handlers, logger.propagate
+    yield
+    logger.setLevel(level)
+    logger.handlers, logger.propagate = handlers, propagate
