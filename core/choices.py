@@ -6,7 +6,6 @@ identity, the digest of a kernel's source and of its configurations, its `name` 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from graphkiln.cache.factors.canonical import digest
 from graphkiln.core.errors import BadChoices
+from graphkiln.core.given import Given
 from graphkiln.core.target.apart import identity
 
 SCHEMA = 1
@@ -109,55 +109,25 @@ class Choices:
 
 def read_choices(path: Path) -> Choices:
     """Returns what a file says. Raises BadChoices, one line, for what is no file of choices."""
-    where = f"choices {path}"
-    try:
-        if path.exists() and not path.is_file():
-            raise BadChoices(where, "is not a regular file", "give the path of a file")
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise BadChoices(where, f"is larger than {_MOST_BYTES} bytes", _AGAIN)
-        content = json.loads(data)
-    except OSError as error:
-        raise BadChoices(where, f"cannot be read ({error.strerror})", "give the path of a file") from error
-    except (ValueError, RecursionError) as error:
-        raise BadChoices(where, f"is not JSON ({error})", _AGAIN) from error
-    top = _object(where, "the file", content, _FIELDS)
-    if top["schema"] != SCHEMA:
-        raise BadChoices(where, f"has schema {short(top['schema'])}, this version reads {SCHEMA}", _AGAIN)
-    versions = _object(where, "versions", top["versions"], _VERSIONS)
+    given = Given(f"choices {path}", BadChoices, "make it anew: graphkiln check --tune FILE")
+    top = given.fields("the file", given.read(path, _MOST_BYTES), _FIELDS)
+    given.need(top["schema"] == SCHEMA, f"has schema {short(top['schema'])}, this version reads {SCHEMA}")
+    versions = given.fields("versions", top["versions"], _VERSIONS)
     for name, value in versions.items():
-        _need(where, isinstance(value, str), f"versions.{name} is {short(value)}, not a text")
-    _need(where, isinstance(top["target"], dict), "target is not an object")
-    _need(where, isinstance(top["kernels"], dict), "kernels is not an object")
-    kernels = {name: _choice(where, name, value) for name, value in top["kernels"].items()}
-    return Choices(where, top["target"], versions, kernels)
+        given.need(isinstance(value, str), f"versions.{name} is {short(value)}, not a text")
+    given.need(isinstance(top["target"], dict), "target is not an object")
+    given.need(isinstance(top["kernels"], dict), "kernels is not an object")
+    kernels = {name: _choice(given, name, value) for name, value in top["kernels"].items()}
+    return Choices(given.where, top["target"], versions, kernels)
 
 
-_AGAIN = "make it anew: graphkiln check --tune FILE"
-
-
-def _choice(where: str, identity_of: str, value: Any) -> Choice:
+def _choice(given: Given, identity_of: str, value: Any) -> Choice:
     part = f"kernel {short(identity_of)}"
-    row = _object(where, part, value, _KERNEL)
-    _need(where, isinstance(row["name"], str), f"the name of {part} is {short(row['name'])}, not a text")
+    row = given.fields(part, value, _KERNEL)
+    given.need(isinstance(row["name"], str), f"the name of {part} is {short(row['name'])}, not a text")
     config = row["config"]
     plain = isinstance(config, dict) and all(
         isinstance(one, (int, float, str, bool, type(None))) for one in config.values()
     )
-    _need(where, plain, f"the config of {part} is {short(config)}, not values by name")
+    given.need(plain, f"the config of {part} is {short(config)}, not values by name")
     return Choice(row["name"], config)
-
-
-def _object(where: str, part: str, content: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    _need(where, isinstance(content, dict), f"{part} is not an object")
-    unknown = sorted(set(content) - set(names))
-    _need(where, not unknown, f"{part} has an unknown field {short(unknown[0]) if unknown else ''}")
-    missing = [name for name in names if name not in content]
-    _need(where, not missing, f"{part} has no field {missing[0] if missing else ''!r}")
-    return dict(content)
-
-
-def _need(where: str, holds: bool, what: str) -> None:
-    if not holds:
-        raise BadChoices(where, what, _AGAIN)

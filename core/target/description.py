@@ -7,8 +7,6 @@ One JSON object: `schema`, `device` (properties), `versions` (what the device wa
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +14,7 @@ from reprlib import repr as short
 from typing import Any, Literal, get_args
 
 from graphkiln.core.errors import BadTarget
+from graphkiln.core.given import Given
 from graphkiln.core.target.cpu import cpu_target
 
 SCHEMA = 2
@@ -136,36 +135,8 @@ def read_description(path: Path) -> Description:
     unknown or a missing field, and a value of another kind.
     """
     where = f"target {path}" if path.parent != Path(__file__).parent / "devices" else f"target {path.stem}"
-    try:
-        if path.exists() and not path.is_file():
-            raise BadTarget(where, "is not a regular file", "give the path of a file")
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise BadTarget(where, f"is larger than {_MOST_BYTES} bytes", _REMEDY)
-        content = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
-    except OSError as error:
-        raise BadTarget(where, f"cannot be read ({error.strerror})", "give the path of a file") from error
-    except _Twice as error:
-        raise BadTarget(where, str(error), _REMEDY) from error
-    except ValueError as error:
-        raise BadTarget(where, f"is not JSON ({error})", _REMEDY) from error
-    except RecursionError as error:
-        raise BadTarget(where, "is nested too deeply", _REMEDY) from error
+    content = Given(where, BadTarget, _REMEDY).read(path, _MOST_BYTES)
     return parse_description(where, path.stem, content)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of a file; a name that stands twice has two values, of which JSON keeps one."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise _Twice(f"has the field {short(twice)} twice")
-    return found
-
-
-class _Twice(ValueError):
-    """A name that stands twice in one object."""
 
 
 def parse_description(where: str, title: str, content: Any) -> Description:
@@ -173,7 +144,7 @@ def parse_description(where: str, title: str, content: Any) -> Description:
     if isinstance(content, Mapping) and content.get("schema", SCHEMA) != SCHEMA:
         raise BadTarget(where, f"has schema {short(content['schema'])}, this version reads {SCHEMA}", _REMEDY)
     names = ("schema", "device", "versions", "attention", "origin", "note")
-    top = _object(where, "the description", content, names)
+    top = Given(where, BadTarget, _REMEDY).fields("the description", content, names)
     if top["origin"] not in get_args(Origin):
         raise BadTarget(where, f"origin is {short(top['origin'])}, not captured or derived", _REMEDY)
     if not isinstance(top["note"], str):
@@ -206,7 +177,7 @@ def _rows(where: str, content: Any) -> dict[str, str] | None:
 
 def _typed(where: str, part: str, content: Any, kind: type) -> dict[str, Any]:
     kinds = {field.name: str(field.type) for field in fields(kind)}
-    values = _object(where, part, content, tuple(kinds))
+    values = Given(where, BadTarget, _REMEDY).fields(part, content, tuple(kinds))
     for name, value in values.items():
         wanted = kinds[name]
         good = isinstance(value, str) if wanted.startswith("str") else _is_count(value)
@@ -236,15 +207,3 @@ def _bounded(where: str, name: str, value: str | int | None) -> None:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _object(where: str, part: str, content: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(content, Mapping):
-        raise BadTarget(where, f"{part} is not an object", _REMEDY)
-    unknown = sorted(set(content) - set(names))
-    if unknown:
-        raise BadTarget(where, f"{part} has an unknown field {short(unknown[0])}", _REMEDY)
-    missing = [name for name in names if name not in content]
-    if missing:
-        raise BadTarget(where, f"{part} has no field {missing[0]!r}", _REMEDY)
-    return dict(content)
