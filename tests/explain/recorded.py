@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphkiln.cache.factors.functions import index_source
-from graphkiln.core.compile.compiler_factor import pipeline_digest
+from graphkiln.core.compile.compiler_factor import pipeline_digest, triton_factor
 
 Record = dict[str, Any]
 Edit = Callable[["Recorded"], None]
@@ -87,7 +87,7 @@ def device(recorded: Recorded) -> None:
     compiler = recorded.factors["compiler"]
     compiler["target"]["device"] = "cuda"
     compiler["pipeline"] = pipeline_digest("cuda")
-    compiler["triton"] = {"version": None}
+    compiler["triton"] = triton_factor()
 
 
 def architecture(recorded: Recorded) -> None:

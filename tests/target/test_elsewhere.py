@@ -27,6 +27,7 @@ from graphkiln.core.target.required import require_assembler, require_sources, r
 from graphkiln.core.target.torch_build import build_for, torch_sources
 from graphkiln.core.target.tried import LIGHT, torch_minor
 from tests.start.children import environment
+from tests.target import light
 from tests.target.crossing import can_cross, described_file
 
 H200 = find_description("h200")
@@ -200,19 +201,22 @@ def test_nothing_is_served_on_a_device_that_is_not_here(monkeypatch: pytest.Monk
 
 
 @can_cross
-def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_target(tmp_path: Path) -> None:
+def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_target(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
     config = CompilationConfig()
 
     def start(function: Any, target: str, **how: Any) -> Any:
         file = described_file(target, tmp_path)
-        deployment = Deployment("preset:llama", dtype="bfloat16", target=file)
-        return function(deployment, config, **how)
+        return function(replace(light.LLAMA, target=file), config, **how)
 
     made = start(precompile, "h200", cache_root=tmp_path)
     assert (made.outcome, made.emulated, made.check) == ("compiled", True, None)
     artifacts = {path.suffix for path in tmp_path.glob("torch_compile_cache/*/artifacts/*/kernels/*")}
     assert artifacts == {".py", ".cubin"}
     assert start(key, "h200").key == made.key
+    with subtests.test("as the CUDA build makes it"):
+        light.hold_to_the_cuda_build(made.entry_path, light.LLAMA)
 
     found = start(warm, "h200", require_hit=True, cache_root=tmp_path)
     assert (found.outcome, found.emulated, found.counts["kernels_compiled"]) == ("hit", True, 0)
@@ -228,21 +232,22 @@ def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_targ
 
 @can_cross
 def test_a_model_s_own_triton_kernels_are_in_its_entry_and_in_its_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    scripts = Path(__file__).parents[2] / "scripts" / "gpu"
-    text = (scripts / "user_kernels.py").read_text()
+    text = (light.WITH_KERNELS / "user_kernels.py").read_text()
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / "user_kernels.py"
 
     def start(function: Any, old: str = "", new: str = "", **how: Any) -> Any:
         assert old in text
         file.write_text(text.replace(old, new) if old else text)
-        deployment = Deployment("user_kernels:kernels", target=described_file("h200", tmp_path))
+        deployment = replace(light.KERNELS, target=described_file("h200", tmp_path))
         return function(deployment, CompilationConfig(), cache_root=tmp_path / "root", **how)
 
     made = start(precompile)
     assert (made.outcome, made.emulated) == ("compiled", True)
+    with subtests.test("as the CUDA build makes it"):
+        light.hold_to_the_cuda_build(made.entry_path, light.KERNELS)
     kernels = [
         json.loads(path.read_bytes())["triton"] for path in made.entry_path.glob("artifacts/*/piece.json")
     ]
