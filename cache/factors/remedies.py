@@ -120,7 +120,8 @@ def says(text: str) -> Remedy:
 TABLE = (
     Row("env", r"(?P<name>\w+)", variable),
     Row("config", r"dtype|max_num_batched_tokens|max_model_len", option),
-    # Both lay out the KV cache, which traced code sees through an opaque op only.
+    # Both lay out the KV cache, which traced code sees through an opaque op only. What attention itself is
+    # compiled for is another matter, and one of GPUs.
     Row("config", r"max_num_seqs|block_size", option, relevant=False),
     Row("config", r"\w+_parallel_size|enable_lora|num_speculative_tokens", deployment_field),
     Row("config", r"compilation\.(?P<field>.+)", compilation_field),

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from graphkiln.cache.errors import EntryDamaged
+from graphkiln.cache.inspect.attention import Attention, attention_of
 from graphkiln.cache.inspect.capture import capture_of
 from graphkiln.cache.inspect.guards import Guard, counts_by_kind, guards_of
 from graphkiln.cache.inspect.pieces import GRAPH, WIRING, Piece, pieces_of
@@ -28,7 +29,8 @@ class Account:
 
     `doors` is by part what every call must bring, `paths` are values that look like paths, by where they
     stand; `aot` are the AOT files that belong to it; `starts` are the lines of the ledger that name it;
-    `capture` is the report of the last capture check, None where there was none.
+    `attention` are the kernels that run between the pieces; `capture` is the report of the last capture
+    check, None where there was none.
     """
 
     entry: Entry
@@ -44,6 +46,7 @@ class Account:
     bytes: int
     files: int
     aot: tuple[dict[str, Any], ...] = ()
+    attention: tuple[Attention, ...] = ()
     capture: Mapping[str, Any] | None = None
 
     @property
@@ -70,6 +73,7 @@ class Account:
             "ranks": list(self.ranks),
             "aot": list(self.aot),
             "pieces": [asdict(piece) for piece in self.pieces],
+            "attention": [{**asdict(one), "steps": list(one.steps)} for one in self.attention],
             "guards": counts_by_kind(self.guards),
             "doors": dict(self.doors),
             "paths": [{"where": where, "value": value} for where, value in self.paths],
@@ -101,6 +105,7 @@ def account(entry: Entry, starts: Sequence[Mapping[str, Any]]) -> Account:
         bytes=sum(sizes),
         files=len(sizes),
         aot=tuple(aot_facts(root, entry)),
+        attention=readable(lambda: attention_of(entry)) or (),
         capture=capture_of(entry),
     )
 

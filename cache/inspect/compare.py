@@ -13,6 +13,8 @@ from graphkiln.cache.factors.traced import code_differences
 from graphkiln.cache.inspect.causes import FOLLOWS_TOKENS, Cause, grouped, package_differences
 
 Versions = Mapping[str, str]
+# What kernels of attention are compiled for, which lie in an entry for a GPU alone.
+_ATTENDED_BY = ("block_size", "max_num_seqs")
 
 
 def factor_differences(
@@ -30,6 +32,8 @@ def factor_differences(
             rows = [with_remedy(difference) for difference in differences(name, before, after)]
             if name == "config" and (_own_code(before) or _own_code(after)):
                 rows = [_of_own_code(row, before, after) for row in rows]
+            elif name == "config" and (_for_gpu(then) or _for_gpu(now)):
+                rows = [replace(row, relevant=True) if row.name in _ATTENDED_BY else row for row in rows]
             found += rows
     return found
 
@@ -40,6 +44,11 @@ def _of_own_code(row: Difference, then: Mapping[str, Any], now: Mapping[str, Any
     if row.name == "max_model_len" and all(length == tokens for length, tokens in lengths):
         return replace(row, remedy=FOLLOWS_TOKENS)
     return replace(row, relevant=True)
+
+
+def _for_gpu(factors: Mapping[str, Any]) -> bool:
+    target = (factors.get("compiler") or {}).get("target")
+    return isinstance(target, Mapping) and target.get("device") == "cuda"
 
 
 def _own_code(config: Mapping[str, Any]) -> bool:

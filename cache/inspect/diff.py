@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -9,6 +10,7 @@ from typing import Any
 
 from graphkiln.cache.factors.difference import Difference, differences
 from graphkiln.cache.factors.key import FACTOR_NAMES
+from graphkiln.cache.inspect.attention import attention_differences, attention_of
 from graphkiln.cache.inspect.capture import capture_differences
 from graphkiln.cache.inspect.causes import Cause, topic_of
 from graphkiln.cache.inspect.compare import causes_of, factor_differences
@@ -19,6 +21,7 @@ from graphkiln.cache.store.entries import Entry
 SAME, OTHER_BUILD, DIFFERENT = "same", "same key, different build", "different"
 # Of a foreign tree, which does not store all that would have to be compared.
 UNKNOWN = "unknown"
+_ATTENTION = re.compile(r"\w+\.(.+\.)?attention(\.|$)")
 
 
 @dataclass(frozen=True)
@@ -143,12 +146,27 @@ def _place(row: PieceRow) -> tuple[str, str, int]:
 
 def _build_differences(a: Entry, b: Entry) -> tuple[Difference, ...]:
     """Return what the compilers chose differently, rank by rank."""
-    ranks = sorted({*a.ranks(), *b.ranks()})
+    attention = attention_differences(attention_of(a), attention_of(b))
     builds: list[dict[str, Any]] = [
-        {rank: dict(entry.manifest(rank).build) for rank in ranks if rank in entry.ranks()}
+        {
+            # What is told kernel by kernel is not told by digest too.
+            rank: _less_told(manifest.build) if rank in attention else dict(manifest.build)
+            for rank, manifest in ((rank, entry.manifest(rank)) for rank in entry.ranks())
+        }
         for entry in (a, b)
     ]
-    return tuple(differences("build", builds[0], builds[1]))
+    named = [row for rank in attention for row in attention[rank]]
+    return (*differences("build", builds[0], builds[1]), *named)
+
+
+def _less_told(build: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rank's build with nothing of its attention but what compiled that."""
+    return {
+        prefix: {**part, "attention": attention.get("triton")}
+        if isinstance(part, Mapping) and isinstance(attention := part.get("attention"), Mapping)
+        else part
+        for prefix, part in build.items()
+    }
 
 
 def _consequences(
@@ -161,6 +179,9 @@ def _consequences(
             name = f"piece {(row.a or row.b).number}"  # type: ignore[union-attr]
             prints = [piece.fingerprint if piece else None for piece in (row.a, row.b)]
             found.append(Difference("build", name, prints[0], prints[1]))
+    if any(_ATTENTION.match(one.name) for one in build):
+        found.append(Difference("build", "attention", "as in A", "other kernels"))
     if build and not found:
-        found.append(Difference("build", "what the compiler chose", "as in A", f"{len(build)} differences"))
+        many = "1 difference" if len(build) == 1 else f"{len(build)} differences"
+        found.append(Difference("build", "what the compiler chose", "as in A", many))
     return found

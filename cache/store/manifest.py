@@ -16,6 +16,8 @@ from graphkiln.cache.store.files import FileRecord, relative_parts
 SCHEMA = 1
 HEADER_FILE, FACTORS_FILE, MANIFEST_FILE = "entry.json", "factors.json", "manifest.json"
 GRAPH_FILE, WIRING_FILE = "graph.py", "wiring.json"
+# In the artifact of the kernels that run between the pieces: what each was compiled for.
+ATTENTION_TABLE = "attention.json"
 # Where an entry's AOT file has its artifacts: in the entry, or in the file itself.
 AOT_KINDS = ("entry", "contained")
 # What `publish` writes itself; a caller's header cannot say otherwise.

@@ -106,7 +106,9 @@ def inspect(
     factors: Annotated[
         bool, typer.Option("--factors", help="Every value of the four factors; also with -v.")
     ] = False,
-    pieces: Annotated[bool, typer.Option("--pieces", help="Every use and every file of each piece.")] = False,
+    pieces: Annotated[
+        bool, typer.Option("--pieces", help="Every use and file of each piece, every kernel of attention.")
+    ] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="The split graph as text.")] = False,
     source: Annotated[bool, typer.Option("--source", help="The traced source files as text.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of it, and every guard.")] = False,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphkiln.cli.show.attention import attention_lines, attention_text
 from graphkiln.cli.show.capture import capture_lines
 from graphkiln.cli.show.causes import row_lines, short, value_text
 from graphkiln.cli.show.entries import target_text
@@ -48,6 +49,7 @@ def entry_lines(found: Account, style: Style, shown: Shown) -> list[str]:
         *below(
             [line for piece in found.pieces for line in detail_lines(piece, style)] if shown.pieces else []
         ),
+        *below(attention_lines(found.attention, style) if shown.pieces else []),
         *below(path_lines(found.paths, style, every=shown.factors)),
         *below(start_lines(found.starts, style)),
         *(capture_lines(found.capture, style, every=shown.guards) if found.capture else []),
@@ -84,6 +86,7 @@ def head_pairs(found: Account) -> list[tuple[str, str]]:
         ("versions", versions),
         ("path", str(entry.path)),
         ("aot", "; ".join(aot_text(file) for file in found.aot)),
+        ("attention", "; ".join(attention_text(one) for one in found.attention)),
     ]
 
 

@@ -20,7 +20,8 @@ from torch import fx
 from torch._ops import OpOverload, OpOverloadPacket
 
 from graphkiln.cache.factors.canonical import canonical_json
-from graphkiln.core.compile.sealed_attention import FORMAT, TABLE
+from graphkiln.cache.store.manifest import ATTENTION_TABLE
+from graphkiln.core.compile.sealed_attention import FORMAT
 from graphkiln.core.compile.triton_kernels import machine_code, require_triton, triton_environment
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.attention import ATTENTION, KV_CACHE_UPDATE
@@ -100,7 +101,7 @@ def seal_attention(
         }
         for number, (one, row) in enumerate(zip(wanted, built, strict=True))
     ]
-    files: dict[str, bytes | Path] = {TABLE: canonical_json({"format": FORMAT, "kernels": rows})}
+    files: dict[str, bytes | Path] = {ATTENTION_TABLE: canonical_json({"format": FORMAT, "kernels": rows})}
     return files | {_cubin(number): row["path"] for number, row in enumerate(built)}
 
 

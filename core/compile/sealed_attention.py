@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from graphkiln.cache.store.manifest import ATTENTION_TABLE
 from graphkiln.core.compile.sealed import ArtifactFiles
 from graphkiln.core.compile.sealed_triton import load_variant
 from graphkiln.core.ops.launches import Launch
 from graphkiln.core.ops.specialisations import Specialisation
 
 FORMAT = 1
-TABLE = "attention.json"
 _GRID = ("grid_x", "grid_y", "grid_z")
 
 
@@ -21,7 +21,7 @@ def load_attention(files: ArtifactFiles, device: int) -> dict[Specialisation, La
 
     Raises ValueError for an unknown format, ImportError and RuntimeError for code that it does not take.
     """
-    table = json.loads(files.read(TABLE))
+    table = json.loads(files.read(ATTENTION_TABLE))
     if table.get("format") != FORMAT:
         raise ValueError(f"attention format {table.get('format')!r}, this version reads {FORMAT}")
     return {Specialisation.of_json(row): _launch(row, files, device) for row in table["kernels"]}

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from graphkiln.cache.factors.canonical import canonical_json
+from graphkiln.cache.store.manifest import ATTENTION_TABLE as TABLE
 from graphkiln.core.attending import Attending, BuiltAttention
 from graphkiln.core.compile import compiler_factor
-from graphkiln.core.compile.sealed_attention import FORMAT, TABLE, load_attention
+from graphkiln.core.compile.sealed_attention import FORMAT, load_attention
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import LoadRefused, PieceRefused
 from graphkiln.core.loading import FreshArtifact
