@@ -16,6 +16,7 @@ from graphkiln.core.graphs.graph_set import GraphSet
 from graphkiln.core.graphs.recorder import Recorder
 from graphkiln.core.graphs.wrapper import BreakableGraphWrapper, CUDAGraphWrapper
 from graphkiln.core.ops.forward_context import ForwardContext
+from graphkiln.core.trace.decorator import serving_below
 
 _STEP = ("query_start_loc", "seq_lens", "block_table", "slot_mapping")
 
@@ -78,9 +79,15 @@ class ModelGraphs:
 
 
 def compiled_parts(forward: Callable[..., Any]) -> tuple[CompiledPart, ...]:
-    """Returns the compiled part behind a runner's forward, whatever was put around it; () for none."""
-    innermost = inspect.unwrap(forward)
-    return (innermost,) if isinstance(innermost, CompiledPart) else ()
+    """Returns the compiled parts behind a runner's forward, whatever was put around them; () for none.
+
+    That is the forward itself, or, of a model's own forward, what serves the decorated modules below it.
+    """
+    forward = inspect.unwrap(forward)
+    root = getattr(forward, "__self__", None)
+    below = serving_below(root) if isinstance(root, torch.nn.Module) else []
+    behind = [forward, *(inspect.unwrap(one) for one in below)]
+    return tuple(one for one in behind if isinstance(one, CompiledPart))
 
 
 def longest_query(descriptor: BatchDescriptor) -> int | None:

@@ -130,6 +130,12 @@ def served_with(module: nn.Module, serve: Callable[..., Any]) -> Iterator[None]:
             module.__dict__[_STATE] = before
 
 
+def serving_below(root: nn.Module) -> list[Callable[..., Any]]:
+    """Returns what serves the decorated modules below `root` that were started, in their order."""
+    states = [module.__dict__.get(_STATE) for module in root.modules() if module is not root]
+    return [state.serve for state in states if state is not None and state.serve is not None]
+
+
 @contextlib.contextmanager
 def plain_calls() -> Iterator[None]:
     """Inside, decorated modules run their own forward: a start looks at a model without starting it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ def guarded(
 ) -> Callable[..., Any]:
     """Returns `serve` behind a check of all recorded guards; a call that breaks one raises DoorError."""
 
+    @functools.wraps(serve, assigned=(), updated=())
     def checked(*args: Any, **kwargs: Any) -> Any:
         found = check_code(factor, sources, module)
         if found:

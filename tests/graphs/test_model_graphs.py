@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from graphkiln.core import start
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.config.modes import CUDAGraphMode
 from graphkiln.core.deployment import Deployment
@@ -19,6 +22,10 @@ from graphkiln.core.models.served import ServedModel
 from graphkiln.core.models.source import identify
 from graphkiln.core.runner import Batch, Request, Runner
 from graphkiln.core.start import load_model
+from graphkiln.core.target import named
+from graphkiln.core.trace.decorator import serving_below
+from graphkiln.core.trace.guarded import guarded
+from graphkiln.core.tuning import tune
 from tests.graphs.recording import FakeRecorder
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
@@ -122,6 +129,51 @@ def test_a_model_on_a_cpu_has_no_capturer(runner: Runner) -> None:
 def test_a_forward_without_compiled_parts_has_none(runner: Runner) -> None:
     forward: Callable[..., Any] = functools.partial(runner.plain_forward)
     assert compiled_parts(forward) == ()
+
+
+BELOW = """
+import torch
+from graphkiln.core import support_torch_compile
+
+@support_torch_compile
+class Half(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2.0
+
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Half(), Half()
+
+    def example_inputs(self, num_tokens):
+        return (torch.ones(num_tokens, 4),)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)) + 1.0
+"""
+
+
+def test_parts_below_the_root_are_found_behind_its_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "halves.py").write_text(BELOW)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    deployment = Deployment("halves:Whole", max_num_batched_tokens=16)
+    runner = load_model(deployment, CompilationConfig(backend="eager"))
+    whole: Any = runner.served.backbone
+    parts = compiled_parts(runner.plain_forward)
+    assert [part.door.smallest for part in parts] == [1, 1]
+    assert list(serving_below(whole)) == list(parts)
+
+    # What tunes asks the same way: it finds something to call, and calls it in its range.
+    here = SimpleNamespace(kind="cuda", missing_here=tuple, name="cuda", as_factor=dict)
+    plan = SimpleNamespace(label="halves", largest=16)
+    monkeypatch.setattr(named, "find_target", lambda name: here)
+    monkeypatch.setattr(start, "load_built", lambda *asked, **where: (runner, plan))
+    assert tune(deployment, None, tmp_path / "choices.json").counts == (1, 2, 7, 16)
+
+    (first, _) = parts
+    assert compiled_parts(guarded(first, {}, {}, whole)) == (first,)
 
 
 def test_equal_pieces_have_a_graph_for_each_place_where_they_run() -> None:
