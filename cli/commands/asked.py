@@ -149,6 +149,11 @@ class Asked:
     def model(self) -> str:
         return str(self.deployment["model"])
 
+    @property
+    def target(self) -> str | None:
+        target: str | None = self.deployment["target"]
+        return target
+
     def need_none(self, where: str) -> None:
         """Refuses a MODEL and every option about it, each of which belongs elsewhere."""
         usual = {name: one.default for name, one in inspect.signature(options).parameters.items()}

@@ -25,8 +25,14 @@ def key(
     as_json: Json = False,
 ) -> int:
     """Prints the key of MODEL and its factors; compiles nothing. With -q only the key."""
+    from graphkiln.core.target.child import begun_ahead
+
     deployment, config = asked.build()
-    with progress_for(session) as progress, talk_goes_to_stderr():
+    with (
+        progress_for(session) as progress,
+        talk_goes_to_stderr(),
+        begun_ahead(None if no_trace else asked.target),
+    ):
         if progress:
             progress.phase("plan" if no_trace else "trace")
         from graphkiln.core import start

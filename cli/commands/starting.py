@@ -26,11 +26,12 @@ def started(
     as_json: bool,
 ) -> int:
     """Runs `begin`, prints its report, and returns 0 where a start hits now."""
-    with progress_for(session) as progress, talk_goes_to_stderr():
+    from graphkiln.core.collector import collector_paused
+    from graphkiln.core.target.child import begun_ahead
+
+    with progress_for(session) as progress, talk_goes_to_stderr(), begun_ahead(asked.target):
         if progress:
             progress.phase("import")
-        from graphkiln.core.collector import collector_paused
-
         with collector_paused():
             importlib.import_module("graphkiln.core.start")
         imported = session.seconds()

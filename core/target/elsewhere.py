@@ -1,27 +1,29 @@
 """Starting for a device that is not here: in a child process that sees it, told apart from this one.
 
-What becomes a described device stays one, so it is never the caller's own process. The child is this
-interpreter; it gets the call, gives back progress, and in the end the report or the error. What goes
-between the two are objects of one process and its own child, and of nobody else.
+What becomes a described device stays one, so it is never the caller's own process. The child gets the
+call, gives back progress, and in the end the report or the error.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
 import os
 import pickle
-import subprocess
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from graphkiln.core.collector import collector_paused
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.report import Progress, Silent, StartReport
+from graphkiln.core.target.child import waiting_child
 from graphkiln.core.target.described import become, seen_here
 from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.named import find_target
@@ -58,26 +60,17 @@ def call_there(
     """
     began = time.monotonic()
     target = args[0].target
-    ours, theirs = multiprocessing.Pipe()
-    command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno())]
-    # A GPU that is here would be seen beside the one that is not.
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
-    if named.get("require_hit"):
-        environ |= _WITHOUT_MEANS
-    with ours, subprocess.Popen(command, env=environ, pass_fds=[theirs.fileno()]) as child:
-        theirs.close()
+    file = os.path.abspath(target) if os.path.isfile(target) else target
+    with waiting_child() as child:
         try:
-            ours.send((os.path.abspath(target) if os.path.isfile(target) else target, name, args, named))
-            result = _heard(ours, progress or Silent())
+            child.pipe.send((file, name, args, named))
+            result = _heard(child.pipe, progress or Silent())
         except (EOFError, ConnectionError) as error:
             raise NoDevice(
                 f"target {description.title}",
-                f"the process that compiles for it ended ({child.wait()})",
+                f"the process that compiles for it ended ({child.process.wait()})",
                 "see what it wrote before",
             ) from error
-        finally:
-            if sys.exc_info()[0] is not None:
-                child.terminate()
     return with_process(result, time.monotonic() - began)
 
 
@@ -122,11 +115,44 @@ class _Told:
         self._theirs.send(("note", text))
 
 
-def _serve(theirs: Connection) -> None:
-    target, name, args, named = theirs.recv()
+def main() -> None:
+    """Serves the one call that comes through the pipe, in a process of its own."""
+    theirs = Connection(int(sys.argv[1]))
     try:
-        become(find_description(target))
-        from graphkiln.core import start
+        call = theirs.recv()
+    except EOFError:
+        # This process was begun ahead, and nothing was to be called.
+        return
+    signal.signal(signal.SIGTERM, _stop)
+    threading.Thread(target=_stop_with_the_caller, args=[theirs, threading.get_ident()], daemon=True).start()
+    _serve(theirs, *call)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Taking apart what was made takes seconds, and is of no use to anybody.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _stop(number: int, frame: object) -> None:
+    """Ends what runs as an exception does, so that folders and locks are given back."""
+    raise SystemExit(128 + number)
+
+
+def _stop_with_the_caller(theirs: Connection, worker: int) -> None:
+    # Nothing more is ever sent: what can be read is the end, and nobody wants what is made here any more.
+    wait([theirs])
+    # To the thread that works: a wait in it ends by a signal of its own alone.
+    signal.pthread_kill(worker, signal.SIGTERM)
+
+
+def _serve(theirs: Connection, target: str, name: str, args: Sequence[Any], named: dict[str, Any]) -> None:
+    try:
+        if named.get("require_hit"):
+            os.environ.update(_WITHOUT_MEANS)
+        with collector_paused():
+            become(find_description(target))
+            from graphkiln.core import start
 
         call: Callable[..., Any] = getattr(start, name)
         if name in ("precompile", "warm"):
@@ -149,5 +175,4 @@ def _tellable(error: Exception, target: str) -> Exception:
 
 
 if __name__ == "__main__":
-    with Connection(int(sys.argv[1])) as connection:
-        _serve(connection)
+    main()

@@ -173,8 +173,7 @@ def test_an_error_that_cannot_be_sent_is_quoted(
     monkeypatch.setattr("graphkiln.core.start.key", key)
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        ours.send(("h200", "key", (), {}))
-        elsewhere._serve(theirs)
+        elsewhere._serve(theirs, "h200", "key", (), {})
         with pytest.raises(NoDevice, match=re.escape(said)):
             elsewhere._heard(ours, Silent())
 
