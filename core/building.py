@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphkiln.core.attending import Attending, BuiltAttention
+from graphkiln.core.collector import collector_relaxed
 from graphkiln.core.compile.execute import CompiledPart
 from graphkiln.core.finding import Code
 from graphkiln.core.journal import Journal
@@ -81,7 +82,7 @@ class Builder:
             for part in parts:
                 known |= mending.sound(part.prefix)
         kept = set(known)
-        with self.phases.phase("compile"):
+        with self.phases.phase("compile"), collector_relaxed():
             from graphkiln.core.compile.build import build_part
 
             for part, one in zip(parts, traced, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphkiln.core.collector import collector_relaxed
 from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.errors import CompileError
 from graphkiln.core.part import Part
@@ -25,6 +26,7 @@ class TracedPart:
     decisions: tuple[Decision, ...]
 
 
+@collector_relaxed()
 def trace_part(part: Part, plan: Plan, *, keyed: bool = True) -> TracedPart:
     """Returns the one trace of a part; without `keyed` its code factor is empty.
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
 
 import graphkiln.core
-from graphkiln.core.collector import collector_paused
+from graphkiln.core.collector import collector_paused, collector_relaxed
+
+DEFAULT = gc.get_threshold()
 
 
 class Circle:
@@ -24,6 +28,7 @@ def _on() -> Iterator[None]:
     yield
     gc.unfreeze()
     gc.enable()
+    gc.set_threshold(*DEFAULT)
 
 
 def test_nothing_is_collected_meanwhile_and_nothing_is_walked_through_right_after() -> None:
@@ -64,6 +69,39 @@ def test_what_somebody_froze_stays_frozen() -> None:
         pass
     assert gc.get_freeze_count() == frozen > 0
     assert gc.isenabled()
+
+
+def test_a_body_that_makes_much_is_seldom_looked_through_and_its_garbage_is_found() -> None:
+    before = [Circle() for _ in range(100)]
+    with collector_relaxed():
+        assert gc.get_freeze_count() > len(before)
+        made = weakref.ref(Circle())
+        for _ in range(10_000):
+            Circle()
+        assert made() is not None
+        for _ in range(100_000):
+            Circle()
+        assert made() is None
+        gc.set_threshold(1, 1, 1)
+    assert gc.get_threshold() == DEFAULT
+    assert gc.get_freeze_count() == 0
+
+
+def test_thresholds_that_are_higher_stay_and_come_back_after_an_error() -> None:
+    gc.set_threshold(90_000, 5, 5)
+    with contextlib.suppress(ValueError), collector_relaxed():
+        assert gc.get_threshold()[0] == 90_000
+        raise ValueError
+    assert gc.get_threshold() == (90_000, 5, 5)
+
+
+@pytest.mark.parametrize("off", [gc.disable, lambda: gc.set_threshold(0)])
+def test_who_turned_it_off_has_it_off_while_much_is_made(off: Callable[[], None]) -> None:
+    off()
+    thresholds = gc.get_threshold()
+    with collector_relaxed():
+        assert gc.get_threshold() == thresholds
+        assert gc.get_freeze_count() == 0
 
 
 def test_what_the_library_imports_late_is_imported_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
