@@ -32,13 +32,15 @@ from graphkiln.core.runner import Runner
 
 @dataclass(frozen=True)
 class Tuned:
-    """The choices that were made, with each kernel's calls that they rest on, and the file they are in.
+    """The choices that were made, and the file they are in.
 
-    `untimed` are the names of kernels, by identity, that have several configurations and that no call ran.
+    `timed` are the token counts of the calls that each kernel's choice rests on, of all the `counts` that
+    calls were made with. `untimed` are the names of kernels, by identity, that have several configurations
+    and that no call ran.
     """
 
     choices: Choices
-    calls: dict[str, int]
+    timed: dict[str, tuple[int, ...]]
     configs: dict[str, int]
     counts: tuple[int, ...]
     start: StartReport
@@ -48,15 +50,16 @@ class Tuned:
 
 @dataclass
 class _Timed:
-    """How much longer than the fastest each configuration of one kernel took, call by call."""
+    """How much longer than the fastest each configuration of one kernel took, by the tokens of the call."""
 
     kernel: SealedTriton
-    slower: list[dict[int, float]] = field(default_factory=list)
+    slower: dict[int, dict[int, float]] = field(default_factory=dict)
 
     def best(self) -> int:
         """Returns the configuration that lost least over all calls; the first of equals."""
-        together = set.intersection(*(set(one) for one in self.slower))
-        return min(sorted(together), key=lambda index: sum(one[index] for one in self.slower))
+        calls = self.slower.values()
+        together = set.intersection(*(set(one) for one in calls))
+        return min(sorted(together), key=lambda index: sum(one[index] for one in calls))
 
 
 def tune(
@@ -96,7 +99,7 @@ def tune(
     _write(path, choices)
     return Tuned(
         choices,
-        {name: len(one.slower) for name, one in timed.items()},
+        {name: tuple(one.slower) for name, one in timed.items()},
         {name: len(one.kernel.configs) for name, one in timed.items()},
         counts,
         runner.report,
@@ -152,20 +155,20 @@ def _timed(runner: Runner, kernels: Sequence[SealedTriton], counts: Sequence[int
         # A kernel of thirty equal layers is timed in the first.
         waiting = {kernel.name for kernel in kernels}
         for kernel in kernels:
-            kernel.run = _timing(kernel, waiting, timed)
+            kernel.run = _timing(kernel, count, waiting, timed)
         with torch.no_grad(), context(count):
             runner.plain_forward(*runner.served.example_inputs(count))
     return timed
 
 
-def _timing(kernel: SealedTriton, waiting: set[str], timed: dict[str, _Timed]) -> Any:
+def _timing(kernel: SealedTriton, count: int, waiting: set[str], timed: dict[str, _Timed]) -> Any:
     def run(*args: Any, stream: int) -> None:
         if kernel.name in waiting:
             waiting.discard(kernel.name)
             times = kernel.timed(args, stream)
             fastest = max(min(times.values()), 1e-9)
             found = timed.setdefault(kernel.name, _Timed(kernel))
-            found.slower.append({index: one / fastest for index, one in times.items()})
+            found.slower[count] = {index: one / fastest for index, one in times.items()}
         kernel.launch(0, args, stream)
 
     return run

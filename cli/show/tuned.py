@@ -18,10 +18,13 @@ def tuned_lines(found: Tuned, model: str, style: Style) -> list[str]:
         (
             one.name,
             str(found.configs[name]),
-            str(found.calls[name]),
+            ", ".join(map(str, found.timed[name])),
             ", ".join(f"{key} {value}" for key, value in sorted(one.config.items())),
         )
-        for name, one in sorted(found.choices.kernels.items(), key=lambda item: item[1].name)
+        # Ranges and exact sizes have kernels of the same name.
+        for name, one in sorted(
+            found.choices.kernels.items(), key=lambda item: (item[1].name, found.timed[item[0]])
+        )
     ]
     untimed = [("not timed", f"{name}: no call ran it") for name in sorted(found.untimed.values())]
     nothing = [] if untimed else ["no kernel of the entry has more than one configuration"]
@@ -36,7 +39,7 @@ def tuned_lines(found: Tuned, model: str, style: Style) -> list[str]:
             ],
             style,
         ),
-        *below(table(("kernel", ">configs", ">calls", "chosen"), rows, style) if rows else nothing),
+        *below(table(("kernel", ">configs", "tokens", "chosen"), rows, style) if rows else nothing),
     ]
 
 
@@ -55,7 +58,7 @@ def tuned_json(found: Tuned, model: str) -> dict[str, Any]:
                 "name": one.name,
                 "config": dict(one.config),
                 "configs": found.configs[name],
-                "calls": found.calls[name],
+                "tokens": list(found.timed[name]),
             }
             for name, one in sorted(found.choices.kernels.items())
         },

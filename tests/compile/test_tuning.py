@@ -45,23 +45,23 @@ def test_what_loses_least_over_all_calls_is_chosen() -> None:
     # The first is best at one size and very slow at the other; the third spills and is left out of one call.
     kernel = Kernel("k", {0: 1.0, 1: 1.1, 2: 1.0}, {0: 30.0, 1: 11.0})
     timed: dict[str, _Timed] = {}
-    for _ in range(2):
-        _timing(sealed(kernel), {"k"}, timed)(7, stream=0)
+    for count in (1, 2048):
+        _timing(sealed(kernel), count, {"k"}, timed)(7, stream=0)
     assert timed["k"].best() == 1
-    assert len(timed["k"].slower) == 2
+    assert list(timed["k"].slower) == [1, 2048]
 
 
 def test_a_kernel_of_many_layers_is_timed_once_a_count_and_launched_every_time() -> None:
     first, second = Kernel("k", {0: 2.0, 1: 1.0}), Kernel("k")
     waiting, timed = {"k"}, dict[str, _Timed]()
     for kernel in (first, second, first):
-        _timing(sealed(kernel), waiting, timed)(7, stream=0)
+        _timing(sealed(kernel), 64, waiting, timed)(7, stream=0)
     assert (first.launched, second.launched) == ([0, 0], [0])
-    assert len(timed["k"].slower) == 1
+    assert list(timed["k"].slower) == [64]
 
 
 def test_equals_are_settled_by_their_order() -> None:
-    timed = _Timed(sealed(Kernel("k")), [{0: 1.5, 1: 1.0, 2: 1.0}])
+    timed = _Timed(sealed(Kernel("k")), {2: {0: 1.5, 1: 1.0, 2: 1.0}})
     assert timed.best() == 1
 
 
@@ -92,6 +92,18 @@ def test_a_kernel_that_no_call_ran_is_named(tmp_path: Path) -> None:
     lines = tuned_lines(found, "llama", Style())
     assert lines[-1].split() == ["not", "timed", "twice:", "no", "call", "ran", "it"]
     assert tuned_json(found, "llama")["untimed"] == {"a" * 64: "twice"}
+
+
+def test_kernels_of_one_name_are_told_apart_by_the_calls_they_served(tmp_path: Path) -> None:
+    kernels = {"a" * 64: Choice("add", {"XBLOCK": 512}), "b" * 64: Choice("add", {"XBLOCK": 64})}
+    report = SimpleNamespace(target="cuda", outcome="hit", entry_path=None)
+    timed = {"a" * 64: (512,), "b" * 64: (1, 2, 7)}
+    configs = dict.fromkeys(kernels, 2)
+    choices = Choices("f", {}, {}, kernels)
+    found = Tuned(choices, timed, configs, (1, 2, 7, 512), cast(Any, report), tmp_path / "c.json", {})
+    rows = [line.split() for line in tuned_lines(found, "llama", Style())[-2:]]
+    assert rows == [["add", "2", "1,", "2,", "7", "XBLOCK", "64"], ["add", "2", "512", "XBLOCK", "512"]]
+    assert tuned_json(found, "llama")["kernels"]["b" * 64]["tokens"] == [1, 2, 7]
 
 
 def test_where_the_device_is_not_nothing_is_timed(tmp_path: Path) -> None:
