@@ -120,8 +120,9 @@ class Plan:
         return options
 
     def requested(self) -> dict[str, Any]:
-        """Returns what was asked for, as it was given; the model by its label, never by its path."""
+        """Returns what was asked for, as it was given; a model by its label, a file by its name, no path."""
         asked = {**dataclasses.asdict(self.deployment), "model": self.label}
+        asked["target"] = _without_place(self.deployment.target)
         return {"deployment": asked, "compilation": self.config.as_asked()}
 
     def effective(self) -> dict[str, Any]:
@@ -232,5 +233,10 @@ def _target(deployment: Deployment, decisions: list[Decision], device: str | Non
             reason = "the description in that file"
         else:
             reason = "the richest instruction set of this CPU"
-        decisions.append(Decision("target", asked, target.name, reason))
+        decisions.append(Decision("target", _without_place(asked), target.name, reason))
     return target
+
+
+def _without_place(target: str | None) -> str | None:
+    """Returns a target as it is stored: an entry that held a description's path would be of one machine."""
+    return Path(target).name if target is not None and is_description(target) else target

@@ -26,6 +26,7 @@ from graphkiln.core.errors import CoreError
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.plan import make_plan
 from graphkiln.core.publication import versions
+from graphkiln.core.target.torch_build import build_for
 from graphkiln.core.trace.code import check_source
 
 WIRING = "wiring.json"
@@ -71,6 +72,9 @@ def _compiler(entry: Entry) -> list[Difference]:
     user = tuple(name for name in order if ":" in name)
     on_gpu = then.get("target", {}).get("device") == "cuda"
     now = {**_compiler_now("cuda" if on_gpu else "cpu", user), "target": then.get("target")}
+    if on_gpu:
+        # What the CPU build of torch compiled, it compiled in the name of another build.
+        now["torch"] = build_for(str(then.get("torch")))
     if "triton" not in then or now.get("triton", {}).get("version") is None:
         # Where there is no Triton, nothing is known about a machine that has one.
         then, now = ({k: v for k, v in values.items() if k != "triton"} for values in (then, now))

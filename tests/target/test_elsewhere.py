@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from graphkiln.cache.inspect.verify import verify_entries
 from graphkiln.core import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
+from graphkiln.core.plan import make_plan
 from graphkiln.core.report import Silent, StartReport
+from graphkiln.core.stale import find_stale
 from graphkiln.core.start import key, load_model, precompile, warm
 from graphkiln.core.target import elsewhere
 from graphkiln.core.target.description import Description, find_description
@@ -136,6 +139,12 @@ def test_another_python_or_triton_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         require_tried(other)
 
 
+def test_what_an_entry_keeps_of_a_description_is_the_name_of_its_file(tmp_path: Path) -> None:
+    plan = make_plan(Deployment("preset:llama", target=described_file("h200", tmp_path)), CompilationConfig())
+    assert plan.requested()["deployment"]["target"] == "h200.json"
+    assert [one.asked for one in plan.decisions if one.field == "target"] == ["h200.json"]
+
+
 def test_a_cpu_and_no_target_are_here() -> None:
     assert described_elsewhere(Deployment("preset:llama", target="cpu")) is None
     assert described_elsewhere(Deployment("preset:llama")) is None
@@ -216,6 +225,9 @@ def test_an_entry_for_a_gpu_is_made_here_found_by_emulation_and_by_no_other_targ
     assert start(key, "h200").key == made.key
     with subtests.test("as the CUDA build makes it"):
         light.hold_to_the_cuda_build(made.entry_path, light.LLAMA)
+    with subtests.test("sound, and not stale on the machine that made it"):
+        assert [fault for verdict in verify_entries([made.entry_path]) for fault in verdict.faults] == []
+        assert find_stale({"it": str(made.entry_path)}, ["compiler"]) == {"it": {"stale": False, "why": ""}}
 
     found = start(warm, "h200", require_hit=True, cache_root=tmp_path)
     assert (found.outcome, found.emulated, found.counts["kernels_compiled"]) == ("hit", True, 0)
