@@ -99,6 +99,8 @@ class Builder:
                 graphs = [one.capture.graph for one in traced]
                 whole = None if mending is None else mending.attention(parts[0].prefix)
                 attention = attending.build(graphs, scratch, whole)
+                if attending.left_out:
+                    self.journal.note(attending.left_out)
                 if attention is not None and whole is None:
                     self.journal.counts["kernels_compiled"] += attention.kernels
         if self.plan.choices is not None:

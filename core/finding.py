@@ -91,7 +91,7 @@ class Finder:
                 with self.phases.phase("verify"):
                     # Read and digested by other threads while the guards are looked at.
                     fetch = candidate.fetch
-                    found = differences(candidate.stored, modules)
+                    found = differences(candidate.stored, modules, parts[0].layers)
                     broken = {} if found else fetch.broken()
                 if found:
                     self.journal.reasons.extend(found)
@@ -107,7 +107,7 @@ class Finder:
                         for part in parts
                     ]
                     if attending is not None:
-                        load_stored_attention(candidate.stored, fetch, parts[0].prefix, attending)
+                        load_stored_attention(candidate.stored, fetch, [*modules], attending)
             except EntryDamaged as damage:
                 self._damaged(candidate, damage)
                 continue
@@ -115,6 +115,8 @@ class Finder:
                 self._refused(candidate, refusal)
                 settled.add(candidate.key)
                 continue
+            if attending is not None and attending.left_out:
+                self.journal.note(attending.left_out)
             codes = [recorded_code(candidate.stored, part.prefix) for part in parts]
             return self._took(candidate, loaded, codes)
         # Of what is to be mended, the sound pieces are still asked for.
@@ -155,7 +157,7 @@ class Finder:
             target = self.plan.target
             loaded = load_stored_part(candidate.stored, fetch, prefix, served.backbone, target)
             attending = Attending(served, self.plan.deployment, target)
-            load_stored_attention(candidate.stored, fetch, prefix, attending)
+            load_stored_attention(candidate.stored, fetch, [prefix], attending)
         serve = self._took(candidate, [loaded], [recorded_code(candidate.stored, prefix)]).serve[0]
         self.journal.notes.append("model restored, not built: its config, files and packages are the same")
         return served, serve

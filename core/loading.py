@@ -12,6 +12,7 @@ import torch
 
 from graphkiln.cache.errors import GraphkilnError
 from graphkiln.cache.factors.difference import Difference
+from graphkiln.cache.inspect.attention import layers_called
 from graphkiln.cache.store.documents import DocumentFault, parse_object
 from graphkiln.core.attending import Attending
 from graphkiln.core.compile.execute import CompiledPart, LoadedPiece
@@ -20,9 +21,11 @@ from graphkiln.core.compile.soundness import Unsound, require_sound
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import LoadRefused, PieceRefused
 from graphkiln.core.fetching import Fetch
+from graphkiln.core.models.declared import check_layers
 from graphkiln.core.models.light import restore
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.models.source import ModelSource
+from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.stored import Stored
 from graphkiln.core.target.named import Target
 from graphkiln.core.trace.code import check_code, check_live, check_source
@@ -50,8 +53,11 @@ class FreshArtifact:
         return content
 
 
-def differences(stored: Stored, modules: Mapping[str, torch.nn.Module]) -> list[Difference]:
-    """Returns how live parts, by prefix, differ from what was compiled.
+def differences(
+    stored: Stored, modules: Mapping[str, torch.nn.Module], layers: Sequence[AttentionLayer] = ()
+) -> list[Difference]:
+    """Returns how live parts, by prefix, and the `layers` that their model declares differ from what was
+    compiled.
 
     Raises EntryDamaged for a broken file, LoadRefused for data that makes no sense.
     """
@@ -68,6 +74,8 @@ def differences(stored: Stored, modules: Mapping[str, torch.nn.Module]) -> list[
             for prefix in sorted({*code} ^ {*modules})
         ]
         for prefix, module in modules.items():
+            if not found:
+                found = check_layers(code[prefix].get("attention", {}), layers)
             if not found:
                 found = check_code(code[prefix], stored.wiring(prefix)["sources"], module)
         return found
@@ -128,14 +136,19 @@ def load_stored_part(
         return load_part(wiring, artifacts, module, stored.name, target.torch_device)
 
 
-def load_stored_attention(stored: Stored, fetch: Fetch, prefix: str, attending: Attending) -> None:
-    """Has a model's attention launch what lies beside a part, where there is some.
+def load_stored_attention(
+    stored: Stored, fetch: Fetch, prefixes: Sequence[str], attending: Attending
+) -> None:
+    """Has a model's attention launch what lies beside its parts, or notes that nothing does.
 
     Raises EntryDamaged for a broken file, LoadRefused for code that cannot be used.
     """
     with _sense(stored, "attention"):
-        found = stored.wiring(prefix).get("attention")
-        if found is not None:
+        # All parts name the same.
+        found = stored.wiring(prefixes[0]).get("attention")
+        if found is None:
+            attending.lack([layer for prefix in prefixes for layer in layers_called(stored.wiring(prefix))])
+        else:
             attending.load(stored.name, found["dtypes"], fetch.artifact(found["artifact"]))
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.trace.arguments import IntermediateTensors, dynamic_dims
 
 
 @dataclass(frozen=True)
 class Part:
-    """One decorated module to compile: its folder name, and example calls by token count."""
+    """One decorated module to compile: its folder name, and example calls by token count.
+
+    `layers` are the attention layers that the whole model declares, where its config says nothing of them.
+    """
 
     prefix: str
     module: torch.nn.Module
     arguments: Callable[[int], Sequence[Any]]
+    layers: tuple[AttentionLayer, ...] = ()
 
     @property
     def dynamic(self) -> dict[str, tuple[int, ...]]:
@@ -61,8 +68,10 @@ def _resized(value: Any, dims: Sequence[int], count: int) -> Any:
         return value
     dynamic = {dim % value.dim() for dim in dims}
     resized = value.detach()
-    for dim in dynamic:
-        # Values that were there are valid ones: an index stays in range.
-        index = torch.arange(count, device=value.device) % max(value.shape[dim], 1)
-        resized = resized.index_select(dim, index)
-    return resized.contiguous().clone()
+    # An index beside a value without memory has none either: its device may not be here.
+    with resized.fake_mode if isinstance(resized, FakeTensor) else contextlib.nullcontext():
+        for dim in dynamic:
+            # Values that were there are valid ones: an index stays in range.
+            index = torch.arange(count, device=value.device) % max(value.shape[dim], 1)
+            resized = resized.index_select(dim, index)
+        return resized.contiguous().clone()

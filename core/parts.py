@@ -12,6 +12,7 @@ from graphkiln.cache.store.manifest import PREFIX
 from graphkiln.core.config.compilation import CompilationConfig
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import CompileError, ModelError
+from graphkiln.core.models.declared import declared_layers
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.forward_context import set_forward_context
 from graphkiln.core.part import Part, arguments_like
@@ -39,23 +40,26 @@ def find_parts(
     count. Raises CompileError for a part that is never called, or whose path is no name for a folder,
     ModelError for a root that does not say where its tokens are.
     """
+    layers = declared_layers(type(root).__qualname__, root)
     if _wanted(root, config):
-        return [Part(BACKBONE, root, inputs)]
+        return [Part(BACKBONE, root, inputs, layers)]
     below = _below(root, config)
     if not below:
-        return [_undecorated(root, inputs)]
+        return [_undecorated(Part(BACKBONE, root, inputs, layers))]
     with context(example_tokens):
         calls = _recorded(root, below, inputs(example_tokens))
-    return [Part(prefix, module, arguments_like(module, *calls[prefix])) for prefix, module in below.items()]
+    return [
+        Part(prefix, module, arguments_like(module, *calls[prefix]), layers)
+        for prefix, module in below.items()
+    ]
 
 
-def _undecorated(root: torch.nn.Module, inputs: Inputs) -> Part:
-    part = Part(BACKBONE, root, inputs)
+def _undecorated(part: Part) -> Part:
     try:
         assert part.dynamic
     except ValueError as error:
         raise ModelError(
-            type(root).__qualname__,
+            type(part.module).__qualname__,
             f"nothing says which argument of its forward holds the tokens ({error})",
             "annotate that argument as torch.Tensor, or decorate the class",
         ) from None
@@ -124,7 +128,8 @@ def call_context(served: ServedModel, deployment: Deployment) -> Context:
     """Returns what a call of a model needs around it, by token count: a forward context for attention."""
 
     def context(count: int) -> contextlib.AbstractContextManager[Any]:
-        if not served.layers:
+        # Of tensors without memory the ops ask for no context.
+        if not served.layers or served.weightless is not None:
             return contextlib.nullcontext()
         return set_forward_context(dummy_context(served, deployment, count))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from graphkiln.core.collector import collector_relaxed
 from graphkiln.core.config.modes import DynamicShapesType
 from graphkiln.core.errors import CompileError
+from graphkiln.core.models.declared import layer_facts
 from graphkiln.core.part import Part
 from graphkiln.core.plan import Plan
 from graphkiln.core.report import Decision
@@ -49,6 +50,8 @@ def trace_part(part: Part, plan: Plan, *, keyed: bool = True) -> TracedPart:
         reason = f"{part.prefix} serves {smallest} tokens and more"
         decisions += (Decision("compile_sizes", [*plan.compilation.ranges.sizes], kept, reason),)
     code = record_code(part.module, traced, smallest) if keyed else TracedCode({}, {})
+    if keyed and part.layers:
+        code.factor["attention"] = layer_facts(part.layers)
     return TracedPart(traced, code, smallest, decisions)
 
 

@@ -5,6 +5,7 @@ environment NAME       a variable that was read while tracing
 class, class C, C.m    the class of the model, a class in it, a method that a class really has
 parameter NAME FIELD   a parameter or buffer
 torch state NAME       torch's global state
+attention layer NAME F what a model declares of one of its attention layers
 op NAME                a custom op's schema and fake implementation
 anything else          a path to a value that the trace specialised on
 """
@@ -49,6 +50,7 @@ def _part(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Differenc
     yield from _named("op ", _mapping(then, "ops"), _mapping(now, "ops"), "register the op {} as it was")
     kernels = _mapping(then, "kernels"), _mapping(now, "kernels")
     yield from _named("kernel ", *kernels, "restore the Triton kernel {}")
+    yield from layer_differences(_mapping(then, "attention"), _mapping(now, "attention"))
     yield from _values(then.get("values") or (), now.get("values") or ())
     if then.get("smallest") != now.get("smallest"):
         yield Difference(
@@ -106,6 +108,16 @@ def _classes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Differ
             if not _same(before.get(name), after.get(name)):
                 remedy = f"put the original {name} back on {kind}, or compile again"
                 yield Difference("code", f"{kind}.{name}", before.get(name), after.get(name), remedy=remedy)
+
+
+def layer_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield how attention layers, by name, were declared otherwise, fact by fact."""
+    for name in sorted({*then, *now}):
+        before, after = _mapping(then, name), _mapping(now, name)
+        for fact in dict.fromkeys([*before, *after]):
+            if not _same(before.get(fact), after.get(fact)):
+                title = f"attention layer {name} {fact}"
+                yield Difference("code", title, before.get(fact), after.get(fact), remedy=_AGAIN)
 
 
 def _values(then: Sequence[Any], now: Sequence[Any]) -> Iterator[Difference]:

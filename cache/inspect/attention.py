@@ -9,10 +9,13 @@ from itertools import zip_longest
 from typing import Any
 
 from graphkiln.cache.factors.difference import Difference, differences
+from graphkiln.cache.inspect.pieces import layer_of
 from graphkiln.cache.store.documents import parse_object
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.manifest import ATTENTION_TABLE, WIRING_FILE, artifact_records
 
+# The op that attends, as it stands in a wiring.
+ATTENTION_OP = "graphkiln::unified_attention_with_output"
 # Of a row: where the code lies and how it is called, which follows from the rest.
 _HANDLING = frozenset({"kernel", "constants", "cubin", "arguments", "types", "nulls"})
 
@@ -39,8 +42,8 @@ class AttentionKernel:
 class Attention:
     """What one rank launches for attention: the layers that are served, and the kernels of its artifact.
 
-    There are no kernels where their table is of a form that is not known here. `size` is that of all
-    files of the artifact in bytes.
+    There are no kernels where their table is of a form that is not known here, and no artifact where an
+    entry for a GPU brings none. `size` is that of all files of the artifact in bytes.
     """
 
     rank: str
@@ -56,19 +59,28 @@ class Attention:
 
 
 def attention_of(entry: Entry) -> tuple[Attention, ...]:
-    """Return the attention kernels of every rank that is there and has some.
+    """Return the attention of every rank that is there and for a GPU, if it has any.
 
     Raises EntryDamaged for a manifest, a wiring or a table that is not sound.
     """
-    found: dict[tuple[str, str], Attention] = {}
+    found: list[Attention] = []
     for rank in entry.ranks():
-        for prefix in entry.manifest(rank).parts:
-            beside = entry.read_json(rank, prefix, WIRING_FILE).get("attention")
-            artifact = beside.get("artifact") if isinstance(beside, Mapping) else None
-            # All parts of a model have the same.
-            if isinstance(beside, Mapping) and isinstance(artifact, str) and (rank, artifact) not in found:
-                found[rank, artifact] = _read(entry, rank, artifact, tuple(beside.get("dtypes") or ()))
-    return tuple(found.values())
+        wirings = [entry.read_json(rank, prefix, WIRING_FILE) for prefix in entry.manifest(rank).parts]
+        # All parts of a model have the same.
+        beside = wirings[0].get("attention") if wirings else None
+        layers = tuple(layer for wiring in wirings for layer in layers_called(wiring))
+        if isinstance(beside, Mapping) and isinstance(beside.get("artifact"), str):
+            found.append(_read(entry, rank, beside["artifact"], tuple(beside.get("dtypes") or ())))
+        elif layers and (entry.header.get("target") or {}).get("device") == "cuda":
+            found.append(Attention(rank, "", layers, (), 0))
+    return tuple(found)
+
+
+def layers_called(wiring: Mapping[str, Any]) -> list[str]:
+    """Return the layers at whose attention a part's graph was cut, in order."""
+    steps = [step for step in wiring.get("steps") or () if isinstance(step, Mapping)]
+    found = (layer_of(step) for step in steps if str(step.get("op", "")).startswith(ATTENTION_OP))
+    return [layer for layer in found if layer is not None]
 
 
 def _read(entry: Entry, rank: str, artifact: str, layers: tuple[str, ...]) -> Attention:
@@ -113,7 +125,7 @@ def attention_differences(
     A fact that several kernels differ in alike stands there once. Ranks of which there is nothing to say
     are left out, and those with a table that is not known.
     """
-    unknown = {one.rank for one in (*a, *b) if not one.kernels}
+    unknown = {one.rank for one in (*a, *b) if one.artifact and not one.kernels}
     ranks = sorted({one.rank for one in (*a, *b)} - unknown)
     found = {rank: tuple(_of_rank(rank, *(_kernels(side, rank) for side in (a, b)))) for rank in ranks}
     return {rank: rows for rank, rows in found.items() if rows}

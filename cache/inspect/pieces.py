@@ -75,11 +75,12 @@ def uses_by_piece(steps: Sequence[Any]) -> dict[int, list[str]]:
         if "piece" in step:
             uses.setdefault(step["piece"], []).append(before)
         elif "op" in step:
-            before = _layer(step) or str(step["op"])
+            before = layer_of(step) or str(step["op"])
     return uses
 
 
-def _layer(step: Mapping[str, Any]) -> str | None:
+def layer_of(step: Mapping[str, Any]) -> str | None:
+    """Return the name of the layer that an op is called for, None where it is called for none."""
     texts = [
         arg[1][1] for arg in step.get("args", ()) if isinstance(arg, list) and arg[:1] == ["c"]
         and isinstance(arg[1], list) and arg[1][:1] == ["s"]

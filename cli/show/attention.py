@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def attention_text(found: Attention) -> str:
     """Returns how many kernels there are, of which name, for which kinds of step, and what they take."""
     layers = count_text(len(found.layers), "layer")
+    if not found.artifact:
+        return f"{layers}, whose kernels are not in the entry"
     if not found.kernels:
         return f"kernels for {layers}, {bytes_text(found.size)}, in a form that is not known here"
     names = Counter(one.name for one in found.kernels)

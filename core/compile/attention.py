@@ -11,7 +11,8 @@ strides decide none, tensors lie at multiples of 16.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from graphkiln.cache.factors.canonical import canonical_json
 from graphkiln.cache.store.manifest import ATTENTION_TABLE
 from graphkiln.core.compile.sealed_attention import FORMAT
 from graphkiln.core.compile.triton_kernels import machine_code, require_triton, triton_environment
+from graphkiln.core.errors import CompileError
 from graphkiln.core.models.served import ServedModel
 from graphkiln.core.ops.attention import ATTENTION, KV_CACHE_UPDATE
-from graphkiln.core.ops.backends import attention_backends
-from graphkiln.core.ops.paged import PagedTriton, unfit
+from graphkiln.core.ops.layer import AttentionLayer
 from graphkiln.core.ops.specialisations import ALIGNMENT, Specialisation
 from graphkiln.core.target.cuda import CudaTarget
 
@@ -38,52 +39,65 @@ _CONSTANT, _COUNT, _SCALE = "constexpr", "i32", "fp32"
 _SCALES = frozenset({"scale", "softcap"})
 
 
-def is_ours(served: ServedModel) -> bool:
-    """Whether the first backend that computes a model, on a device that is not asked, is the Triton one."""
-    if not served.layers:
-        return False
-    for backend in attention_backends():
-        if isinstance(backend, PagedTriton):
-            return not any(unfit(layer, served.dtype) for layer in served.layers)
-        if not any(backend.refusal(layer, served.dtype, served.device) for layer in served.layers):
-            return False
-    return False
+@dataclass(frozen=True)
+class Calls:
+    """What traced parts give the two ops: example tensors by the names of arguments, by layer."""
+
+    attended: Mapping[str, Mapping[str, torch.Tensor]]
+    written: Mapping[str, Mapping[str, torch.Tensor]]
 
 
-def dtypes_of(graphs: Iterable[fx.GraphModule], served: ServedModel) -> dict[str, list[str]]:
-    """Returns the dtypes of query, key, value and output by layer, as traced parts call its two ops.
+def calls_in(graphs: Iterable[fx.GraphModule]) -> Calls:
+    """Returns the calls of the two attention ops in traced parts."""
+    found: dict[str, dict[str, dict[str, torch.Tensor]]] = {ATTENTION: {}, KV_CACHE_UPDATE: {}}
+    for node in (node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"):
+        target = node.target.default if isinstance(node.target, OpOverloadPacket) else node.target
+        if isinstance(target, OpOverload) and target._schema.name in found:
+            names = (argument.name for argument in target._schema.arguments)
+            given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+            found[target._schema.name][str(given["layer_name"])] = {
+                name: arg.meta["example_value"] for name, arg in given.items() if _is_tensor(arg)
+            }
+    return Calls(found[ATTENTION], found[KV_CACHE_UPDATE])
+
+
+def require_as_declared(calls: Calls, layers: Iterable[AttentionLayer]) -> None:
+    """Raises CompileError for a call of a layer that is none of `layers`, or has other heads or sizes."""
+    known = {layer.name: layer for layer in layers}
+    for name, given in (*calls.attended.items(), *calls.written.items()):
+        layer, what = known.get(name), f"attention layer {name}"
+        if layer is None:
+            reason = f"the model calls it, and its attention_layers are {', '.join(known)}"
+            raise CompileError(what, reason, "declare every layer that is called")
+        declared = {
+            "query": (layer.heads, layer.head_size),
+            "key": (layer.kv_heads, layer.head_size),
+            "value": (layer.kv_heads, layer.value_size),
+            "output": (layer.heads, layer.value_size),
+        }
+        for argument, wanted in declared.items():
+            if argument in given and tuple(given[argument].shape[1:]) != wanted:
+                said, seen = (", ".join(map(str, ("T", *one))) for one in (wanted, given[argument].shape[1:]))
+                reason = f"it is declared with {argument} [{said}] and called with [{seen}]"
+                raise CompileError(what, reason, "declare its heads and sizes as they are")
+
+
+def dtypes_of(calls: Calls, served: ServedModel) -> dict[str, list[str]]:
+    """Returns the dtypes of query, key, value and output by layer, as the two ops are called.
 
     A layer that no part calls is taken to be of the model's dtype.
     """
-    attended: dict[str, tuple[Any, Any]] = {}
-    written: dict[str, tuple[Any, Any]] = {}
-    for node in (node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"):
-        name = _callable_name(node.target)
-        given = [arg.meta["example_value"].dtype for arg in node.args if _is_tensor(arg)]
-        if name.startswith(KV_CACHE_UPDATE):
-            written[_layer(node)] = (given[0], given[1])
-        elif name.startswith(ATTENTION):
-            attended[_layer(node)] = (given[0], given[3])
-    usual = (served.dtype, served.dtype)
     found = {}
     for layer in served.layers:
-        (query, output), held = attended.get(layer.name, usual), written.get(layer.name, usual)
-        found[layer.name] = [str(dtype).removeprefix("torch.") for dtype in (query, *held, output)]
+        attended, written = calls.attended.get(layer.name, {}), calls.written.get(layer.name, {})
+        given = attended.get("query"), written.get("key"), written.get("value"), attended.get("output")
+        dtypes = (served.dtype if tensor is None else tensor.dtype for tensor in given)
+        found[layer.name] = [str(dtype).removeprefix("torch.") for dtype in dtypes]
     return found
-
-
-def _callable_name(target: Any) -> str:
-    if isinstance(target, OpOverloadPacket):
-        return str(target._qualified_op_name)
-    return str(target.name()) if isinstance(target, OpOverload) else ""
 
 
 def _is_tensor(arg: Any) -> bool:
     return isinstance(arg, fx.Node) and isinstance(arg.meta.get("example_value"), torch.Tensor)
-
-
-def _layer(node: fx.Node) -> str:
-    return next(str(arg) for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, str))
 
 
 def seal_attention(

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import ModelError
+from graphkiln.core.models.declared import declared_layers
 from graphkiln.core.models.served import ServedModel, Weightless, without_values
 from graphkiln.core.models.source import ModelSource
 from graphkiln.core.trace.arguments import dynamic_dims
@@ -33,7 +34,8 @@ def build_from_factory(
 
     The factory is called without arguments, or with `deployment=` if it has a parameter of that
     name. A method `example_inputs(num_tokens)` of the module gives example calls; without it each
-    tensor argument of `forward` gets int64 [num_tokens].
+    tensor argument of `forward` gets int64 [num_tokens]. A list `attention_layers` of AttentionLayer says
+    what the layers are that it calls our attention ops for: the runner has a cache for each.
     """
     factory = _find(source.label)
     mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
@@ -56,7 +58,7 @@ def build_from_factory(
         example_inputs=without_values(inputs, mode, device)
         if mode is not None
         else lambda count: _placed(inputs(count), device),
-        layers=(),
+        layers=declared_layers(source.label, module),
         vocab_size=None,
         max_model_len=source.max_model_len,
         dtype=getattr(torch, source.dtype) if first is None else first.dtype,

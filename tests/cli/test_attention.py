@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from graphkiln.cache.factors.canonical import canonical_json, digest
 from graphkiln.cache.factors.key import Factors
+from graphkiln.cache.inspect.attention import ATTENTION_OP
 from graphkiln.cache.store.entries import Entry
 from graphkiln.cache.store.manifest import ATTENTION_TABLE as TABLE
 from graphkiln.cache.store.root import CacheRoot
@@ -42,7 +43,11 @@ def row(one: Specialisation, number: int) -> dict[str, Any]:
 
 
 def publish(
-    root: Path, rows: list[dict[str, Any]] | None, block_size: int = 16, table: bytes | None = None
+    root: Path,
+    rows: list[dict[str, Any]] | None,
+    block_size: int = 16,
+    table: bytes | None = None,
+    steps: Sequence[Any] = (),
 ) -> Entry:
     """Publishes an entry for a GPU of two parts, with attention beside them if there are `rows`."""
     factors = Factors(
@@ -53,7 +58,7 @@ def publish(
     )
     with Store(CacheRoot(root)).draft(factors.key) as draft:
         piece = draft.add_artifact({"wrapper.py": b"def call(args): ...\n"})
-        wiring: dict[str, Any] = {"pieces": [{"artifact": piece}]}
+        wiring: dict[str, Any] = {"pieces": [{"artifact": piece}], "steps": [*steps]}
         used, build = [piece], {}
         if rows is not None:
             table = table or canonical_json({"format": FORMAT, "kernels": rows})
@@ -64,7 +69,7 @@ def publish(
         for prefix in PARTS:
             draft.add_part("0_0", prefix, "def forward(): ...\n", wiring, used)
         draft.set_rank("0_0", {}, {prefix: build for prefix in PARTS})
-        return draft.publish({**HEADER, "target": {"name": "h200"}}, factors)
+        return draft.publish({**HEADER, "target": {"name": "h200", "device": "cuda"}}, factors)
 
 
 @pytest.fixture
@@ -99,6 +104,17 @@ def test_an_entry_says_what_it_launches_for_attention(cache: Cache, tmp_path: Pa
     (told,) = json.loads(cache("inspect", entry.short, "--json").out)["attention"]
     assert (told["layers"], len(told["kernels"]), told["size"] >> 10) == (["equal", "full"], 5, 8)
     assert told["steps"] == ["prefill", "decode with split keys", "decode"]
+
+
+def test_attention_that_an_entry_for_a_gpu_does_not_bring_is_said(cache: Cache, tmp_path: Path) -> None:
+    steps = [{"op": f"{ATTENTION_OP}.default", "args": [["r", 1], ["c", ["s", name]]]} for name in "ab"]
+    entry = publish(tmp_path / "a", None, steps=steps[:1])
+    assert attention_lines(cache("inspect", entry.short)) == [
+        "attention 2 layers, whose kernels are not in the entry"
+    ]
+    other = publish(tmp_path / "b", kernels())
+    found = differing(cache("diff", entry.short, str(other.path), "--json"))
+    assert found["0_0.attention"] == (None, "5 kernels")
 
 
 def test_an_entry_without_attention_says_nothing_of_it(cache: Cache, tmp_path: Path) -> None:
