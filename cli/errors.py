@@ -8,6 +8,7 @@ that a `cache` command need not import `core` to know its errors.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ BAD_INPUT = 2
 UNKNOWN = 3
 NOT_HERE = 4
 INTERRUPTED = 130
+# Variables that name folders, of which an error says the place alone.
+_PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME")
 
 
 class UsageProblem(Exception):
@@ -135,8 +138,15 @@ def problem_of(error: BaseException) -> Problem:
 
 def os_problem(kind: str, error: OSError) -> Problem:
     where = f"{error.filename}: " if error.filename else ""
-    hint = "free some space" if error.errno == errno.ENOSPC else None
+    hint = "free some space" if error.errno == errno.ENOSPC else _leads_there(error.filename)
     return Problem(kind, f"{where}{error.strerror or one_line(str(error))}", hint, NOT_HERE)
+
+
+def _leads_there(file: Any) -> str | None:
+    """Returns what to do about a place that a variable names: torch makes its folder when it is imported."""
+    places = {name: os.environ.get(name, "") for name in _PLACES}
+    names = [name for name, place in places.items() if f"{place}/".startswith(f"{file}/")]
+    return f"{names[0]} leads there: name a folder that can be written, or unset it" if names else None
 
 
 def one_line(text: str) -> str:

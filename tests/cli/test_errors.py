@@ -94,3 +94,15 @@ def test_an_error_is_a_sentence_a_hint_and_a_status(
 ) -> None:
     problem = problem_of(error)
     assert (problem.status, problem.sentence, problem.hint) == (status, sentence, hint)
+
+
+def test_a_place_that_a_variable_names_is_told_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/gone/inductor")
+    for place in ("/gone", "/gone/inductor"):
+        problem = problem_of(FileNotFoundError(errno.ENOENT, "No such file or directory", place))
+        assert problem.sentence == f"{place}: No such file or directory"
+        assert problem.hint == (
+            "TORCHINDUCTOR_CACHE_DIR leads there: name a folder that can be written, or unset it"
+        )
+    assert problem_of(FileNotFoundError(errno.ENOENT, "No such file or directory", "/gone/else")).hint is None
+    assert problem_of(OSError(errno.EIO, "Input/output error")).hint is None
