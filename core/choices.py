@@ -22,6 +22,7 @@ _FIELDS = ("schema", "target", "versions", "kernels")
 _VERSIONS = ("torch", "triton")
 _KERNEL = ("name", "config")
 _MOST_BYTES = 16 << 20
+_MOST_LETTERS = 1000
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,10 @@ def read_choices(path: Path) -> Choices:
 def _choice(given: Given, identity_of: str, value: Any) -> Choice:
     part = f"kernel {short(identity_of)}"
     row = given.fields(part, value, _KERNEL)
-    given.need(isinstance(row["name"], str), f"the name of {part} is {short(row['name'])}, not a text")
+    named = isinstance(row["name"], str) and len(row["name"]) <= _MOST_LETTERS
+    given.need(
+        named, f"the name of {part} is {short(row['name'])}, not a text of up to {_MOST_LETTERS} letters"
+    )
     config = row["config"]
     plain = isinstance(config, dict) and all(
         isinstance(one, (int, float, str, bool, type(None))) for one in config.values()

@@ -7,6 +7,7 @@ One JSON object: `schema`, `device` (properties), `versions` (what the device wa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -119,10 +120,11 @@ def find_description(name: str) -> Description:
     if name in files:
         return read_description(files[name])
     path = Path(name)
-    if path.suffix == ".json" or path.is_file():
+    # Not by Path's own: a text that is too long to be a path is no file, and no error of this machine.
+    if path.suffix == ".json" or os.path.isfile(path):
         return read_description(path)
     raise BadTarget(
-        f"target {name}",
+        f"target {name:.200}",
         "there is no such target",
         f"use cpu, cuda, {', '.join(files)}, or a description's file",
     )

@@ -72,6 +72,7 @@ def test_a_file_reads_back_as_it_was_written(tmp_path: Path) -> None:
         ({"kernels": {"a": {**ROW, "warps": 4}}}, "kernel 'a' has an unknown field 'warps'"),
         ({"kernels": {"a": {**ROW, "config": 4}}}, "the config of kernel 'a' is 4, not values by name"),
         ({"kernels": {"a": {**ROW, "name": None}}}, "the name of kernel 'a' is None, not a text"),
+        ({"kernels": {"a": {**ROW, "name": "x" * 1001}}}, "not a text of up to 1000 letters"),
     ],
 )
 def test_what_is_no_file_of_choices_is_refused_in_one_line(

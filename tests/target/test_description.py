@@ -155,3 +155,9 @@ def test_a_name_that_is_none_lists_the_good_ones() -> None:
     with pytest.raises(BadTarget) as caught:
         find_target("h9000")
     assert "rtx4090" in caught.value.remedy
+
+
+def test_a_name_that_is_too_long_for_a_file_is_none() -> None:
+    with pytest.raises(BadTarget, match="there is no such target") as caught:
+        find_target("h" * 5000)
+    assert len(str(caught.value)) < 300
