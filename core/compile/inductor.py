@@ -52,6 +52,8 @@ from graphkiln.core.target.undecided import refuse_undecided
 
 # With less than this a kernel of any size may not fit: a failed build is then the disk's fault.
 _LEAST_FREE_BYTES = 1 << 20
+# How an assembler says why it makes no code, somewhere in a report of hundreds of lines.
+_FATAL = re.compile(r"ptxas[\w-]* fatal|ptxas .* error\b")
 
 
 @dataclass
@@ -217,8 +219,14 @@ def _translated(error: Exception, scratch: Path | None = None) -> Exception:
             return absent
         if isinstance(cause, (Bypass, CompileError)):
             return cause
-    first = str(error).strip().splitlines() or [type(error).__name__]
-    return CompileError("piece", f"Inductor: {first[0]}", "see -vv for the whole report")
+    return CompileError("piece", f"Inductor: {_gist(error)}", "see -vv for the whole report")
+
+
+def _gist(error: Exception) -> str:
+    """Returns what an error says in one line: the assembler's own, or what a report begins and ends with."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    fatal = next((line for line in lines if _FATAL.match(line)), None)
+    return fatal or " ".join([lines[0], *(lines[-1:] if lines[0].endswith(":") else [])])
 
 
 def _is_full(error: BaseException, scratch: Path) -> bool:
