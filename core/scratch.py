@@ -1,13 +1,16 @@
-"""Folders for what compilers write on the way."""
+"""Folders for what compilers write on the way, and the variables by which they are told of them."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+# Where Inductor keeps its files.
+CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:=,~-]+")
 
 
@@ -22,3 +25,18 @@ def compiler_folder(inside: Path | None = None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="graphkiln-") as other:
         yield Path(other)
+
+
+@contextlib.contextmanager
+def variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables, and puts back what they were."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -20,12 +20,16 @@ from graphkiln.core.passes.sources import syntax_digest
 from graphkiln.core.target.named import Target
 from graphkiln.core.target.torch_build import build_for, torch_sources
 
-# Where Triton puts files, what it prints, and what every compile of ours sets itself.
+# Where Triton puts files and finds its own, what it prints or leaves to its launcher, and what every compile
+# of ours sets itself.
 _TRITON_NEUTRAL = frozenset(
     {
         "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR", "TRITON_CACHE_MANAGER",
         "TRITON_PRINT_AUTOTUNING", "TRITON_KERNEL_DUMP", "TRITON_ALWAYS_COMPILE", "TRITON_PTXAS_PATH",
         "TRITON_DISABLE_LINE_INFO", "TRITON_CUOBJDUMP_PATH", "TRITON_NVDISASM_PATH", "TRITON_LIBCUDA_PATH",
+        "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_CUDACRT_PATH", "TRITON_CUDART_PATH", "TRITON_CACHE_AUTOTUNING",
+        "TRITON_DUMP_PTXAS_LOG", "TRITON_ENABLE_NVTX", "TRITON_FRONT_END_DEBUGGING", "TRITON_PROTON_DISABLE",
+        "TRITON_REMOTE_CACHE_BACKEND", "TRITON_STORE_BINARY_ONLY",
     }
 )  # fmt: skip
 # Variables of its own that Triton names otherwise, and that reach its code or what it is keyed by.

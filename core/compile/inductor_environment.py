@@ -7,7 +7,6 @@ torch 2.11.0, 2.13.0 and 2.14.1. `utils.set_customized_partition_wrappers`: trie
 from __future__ import annotations
 
 import contextlib
-import os
 import unittest.mock
 from collections.abc import Iterator
 
@@ -21,6 +20,7 @@ from graphkiln.core.compile.instruction_set import flags_for, vector_sets
 from graphkiln.core.compile.settings import InductorSettings
 from graphkiln.core.errors import CompileError
 from graphkiln.core.passes.manager import PassManager
+from graphkiln.core.scratch import CACHE_FOLDER, variables
 from graphkiln.core.target.cpu import CpuTarget, cpu_target
 
 # No kernel is run, or loaded, to compile another; each is launched by torch's own launcher.
@@ -63,24 +63,16 @@ def inductor_environment(settings: InductorSettings, passes: PassManager) -> Ite
     isas = vector_sets(on_cpu.isa)
     # By width, so that ATEN_CPU_CAPABILITY, which says what eager runs, does not choose for us.
     patches["cpp.simdlen"] = isas[0].bit_width() if isas else 1
-    variable = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(variable)
-    os.environ[variable] = str(settings.scratch)
-    try:
-        with (
-            inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
-            functorch_config.patch({"enable_autograd_cache": False}),
-            unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
-            unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", flags_for(on_cpu.march)),
-            _partitions(settings),
-            exact_folding() if on_cpu is not settings.target else contextlib.nullcontext(),
-        ):
-            yield
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
+    with (
+        variables({CACHE_FOLDER: str(settings.scratch)}),
+        inductor_config.patch({name: value for name, value in patches.items() if _knows(name)}),
+        functorch_config.patch({"enable_autograd_cache": False}),
+        unittest.mock.patch.object(cpu_vec_isa, "valid_vec_isa_list", return_value=isas),
+        unittest.mock.patch.object(cpp_builder, "_get_optimization_cflags", flags_for(on_cpu.march)),
+        _partitions(settings),
+        exact_folding() if on_cpu is not settings.target else contextlib.nullcontext(),
+    ):
+        yield
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import re
 import unittest.mock
 from collections.abc import Iterator
@@ -22,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from graphkiln.core.errors import CompileError, NoCompiler
+from graphkiln.core.scratch import variables
 from graphkiln.core.target.cubin import registers
 from graphkiln.core.target.described import seen_here
-from graphkiln.core.target.torch_build import own_ptxas
+from graphkiln.core.target.torch_build import ASSEMBLERS, own_ptxas
 from graphkiln.core.target.tried import DESCRIBED, TRIED, torch_minor
 
 _BUILT = "_graphkiln_built"
@@ -206,15 +206,7 @@ def triton_environment(scratch: Path) -> Iterator[None]:
     wanted = {
         "TRITON_CACHE_DIR": str(scratch / "triton"),
         "TRITON_DISABLE_LINE_INFO": "1",
-        "TRITON_PTXAS_PATH": str(own_ptxas()),
+        **{variable: str(own_ptxas(name)) for name, variable in ASSEMBLERS.items()},
     }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
+    with variables(wanted):
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

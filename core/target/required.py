@@ -13,7 +13,7 @@ import torch
 
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.target.description import Description
-from graphkiln.core.target.torch_build import ptxas_text, torch_sources
+from graphkiln.core.target.torch_build import assembled_for, ptxas_text, torch_sources
 from graphkiln.core.target.tried import DESCRIBED, LIGHT, TRIED, torch_minor, torch_version
 
 
@@ -70,18 +70,24 @@ def require_sources(description: Description) -> None:
 
 
 def require_assembler(description: Description) -> None:
-    """Raises NoDevice where Triton's assembler is not the one of the device, where that is known.
+    """Raises NoDevice where Triton's assembler is not that of the device, or makes no code for such a one.
 
     Asks the assembler, which is a process: for who is about to compile, and not for who loads.
     """
-    wanted = description.versions.ptxas
+    wanted, device = description.versions.ptxas, description.device
     here = None if wanted is None else ptxas_text()
+    where, again = f"target {description.title}", "reinstall triton, or describe the device anew"
     if here != wanted:
         raise NoDevice(
-            f"target {description.title}",
+            where,
             f"it was seen with the assembler {wanted}, and this is {here or 'none that answers'}",
-            "reinstall triton, or describe the device anew",
+            again,
         )
+    name, known = assembled_for(device.major * 10 + device.minor)
+    if name not in known:
+        capability = f"its compute capability {device.major}.{device.minor} ({name})"
+        why = f"{capability} is none that Triton's assembler knows" if known else "no assembler answers"
+        raise NoDevice(where, why, again)
 
 
 def route(description: Description) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from graphkiln.core.trace.functions import TORCH_PARTS
 # The one file in which two builds of a version differ; which of them it is, the version itself says.
 _OF_BUILD = "version.py"
 _MOST_THREADS = 4
+# The assemblers that come with Triton, and the variables that put another in their place.
+ASSEMBLERS = {"ptxas": "TRITON_PTXAS_PATH", "ptxas-blackwell": "TRITON_PTXAS_BLACKWELL_PATH"}
 
 
 def torch_sources(root: Path = Path(torch.__file__).parent) -> str:
@@ -67,22 +70,37 @@ def build_for(wanted: str) -> str:
     return wanted if stands else here
 
 
-def own_ptxas() -> Path | None:
-    """Returns the assembler that came with Triton: the same file wherever that Triton is installed."""
+def own_ptxas(name: str = "ptxas") -> Path | None:
+    """Returns an assembler that came with Triton: the same file wherever that Triton is installed."""
     found = importlib.util.find_spec("triton")
     if found is None or found.origin is None:
         return None
-    return Path(found.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    return Path(found.origin).parent / "backends" / "nvidia" / "bin" / name
 
 
 def ptxas_text() -> str | None:
     """Returns what that assembler says of its version, as one line; None where there is none that answers."""
-    program = own_ptxas()
-    if program is None:
-        return None
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    lines = (line.strip() for line in done.stdout.splitlines())
+    lines = (line.strip() for line in _answer("ptxas", "--version").splitlines())
     return ", ".join(line for line in lines if line.startswith(("Cuda", "Build "))) or None
+
+
+def assembled_for(capability: int) -> tuple[str, frozenset[str]]:
+    """Returns what code for a capability (90 for 9.0) is assembled for, and all that its assembler takes.
+
+    These are none where the assembler does not answer. As Triton has it: the later assembler from 10.0 on,
+    and from 9.0 on what no later device runs.
+    """
+    name = "ptxas-blackwell" if capability >= 100 else "ptxas"
+    known = frozenset(re.findall(r"'(sm_\d+[a-z]?)'", _answer(name, "--help")))
+    return f"sm_{capability}{'a' if capability >= 90 else ''}", known
+
+
+def _answer(assembler: str, option: str) -> str:
+    program = own_ptxas(assembler)
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run([program, option], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

@@ -28,6 +28,7 @@ from torch._guards import CompileContext, TracingContext
 from torch.fx.experimental import _config as fx_config
 
 from graphkiln.core.errors import Bypass, CompileError, causes
+from graphkiln.core.scratch import CACHE_FOLDER, compiler_folder, variables
 from graphkiln.core.trace.ambient import refuse_modes, serving_state
 from graphkiln.core.trace.arguments import DynamicDims, IntermediateTensors, by_position_and_name
 from graphkiln.core.trace.effects import refuse_side_effects
@@ -136,6 +137,9 @@ def capture(
     reset_code(code)
     try:
         with (
+            # torch looks there for a bisection of its own, which would change what comes out, and makes it.
+            compiler_folder() as apart,
+            variables({CACHE_FOLDER: str(apart)}),
             _pinned_dynamo(),
             fx_config.patch(backed_size_oblivious=size_oblivious),  # type: ignore[attr-defined]
             serving_state(),

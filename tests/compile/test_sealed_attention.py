@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from graphkiln.cache.store.manifest import ATTENTION_TABLE as TABLE
 from graphkiln.core.attending import Attending, BuiltAttention
 from graphkiln.core.compile import compiler_factor
 from graphkiln.core.compile.sealed_attention import FORMAT, load_attention
+from graphkiln.core.compile.triton_kernels import triton_environment
 from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import LoadRefused, PieceRefused
 from graphkiln.core.loading import FreshArtifact
@@ -25,6 +27,7 @@ from graphkiln.core.ops.specialisations import LayerDtypes, Specialisation, reac
 from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.target.cuda import CudaTarget
 from graphkiln.core.target.description import find_description
+from graphkiln.core.target.torch_build import ASSEMBLERS, own_ptxas
 from tests.target.elf import cubin
 
 LAYER = AttentionLayer("layer", heads=4, kv_heads=2, head_size=16, value_size=16, scale=0.25)
@@ -141,6 +144,29 @@ def test_a_variable_that_changes_machine_code_changes_the_key(
     before = compiler_factor.compiler_values("cuda", Pipeline())["triton"]
     monkeypatch.setenv(name, "1")
     assert compiler_factor.compiler_values("cuda", Pipeline())["triton"] != before
+
+
+@pytest.mark.parametrize("name", ["TRITON_PTXAS_BLACKWELL_PATH", "TRITON_CUDART_PATH", "TRITON_ENABLE_NVTX"])
+def test_a_variable_that_changes_no_machine_code_is_in_no_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = compiler_factor.compiler_values("cuda", Pipeline())["triton"]
+    monkeypatch.setenv(name, "1")
+    assert compiler_factor.compiler_values("cuda", Pipeline())["triton"] == before
+
+
+@pytest.mark.parametrize("set_to", [None, "/elsewhere/ptxas"])
+def test_both_assemblers_are_triton_s_own_while_kernels_are_compiled(
+    set_to: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ASSEMBLERS.values():
+        monkeypatch.delenv(name, raising=False)
+        if set_to is not None:
+            monkeypatch.setenv(name, set_to)
+    with triton_environment(tmp_path):
+        inside = {program: os.environ[name] for program, name in ASSEMBLERS.items()}
+    assert inside == {program: str(own_ptxas(program)) for program in ASSEMBLERS}
+    assert [os.environ.get(name) for name in ASSEMBLERS.values()] == [set_to, set_to]
 
 
 def test_every_variable_that_triton_keys_kernels_by_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

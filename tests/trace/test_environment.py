@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from graphkiln.core import support_torch_compile
 from graphkiln.core.errors import Bypass
@@ -76,6 +77,22 @@ def test_a_read_is_recorded_and_a_later_change_is_named(
         found = check_code(code.factor, code.sources, module)
         wanted = [] if later == value else [(f"environment {NAME}", value, later)]
         assert [(one.name, one.then, one.now) for one in found] == wanted
+
+
+def test_inductor_s_folder_is_left_alone_while_a_model_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    # There torch looks for a bisection that it is in the middle of, and makes the folder.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/proc/no/folder")
+    compile_, folders = torch.compile, []
+
+    def compiles(*args: Any, **named: Any) -> Any:
+        folders.append(cache_dir())
+        return compile_(*args, **named)
+
+    monkeypatch.setattr(torch, "compile", compiles)
+    trace(Reads(by_get))
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/proc/no/folder"
+    assert folders
+    assert not any(map(os.path.exists, folders))
 
 
 def set_or_unset(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
