@@ -73,9 +73,11 @@ def differences(
             )
             for prefix in sorted({*code} ^ {*modules})
         ]
+        declared = {
+            name: layer for part in code.values() for name, layer in part.get("attention", {}).items()
+        }
+        found = found or check_layers(declared, layers)
         for prefix, module in modules.items():
-            if not found:
-                found = check_layers(code[prefix].get("attention", {}), layers)
             if not found:
                 found = check_code(code[prefix], stored.wiring(prefix)["sources"], module)
         return found

@@ -19,7 +19,8 @@ from graphkiln.core.trace.arguments import IntermediateTensors, dynamic_dims
 class Part:
     """One decorated module to compile: its folder name, and example calls by token count.
 
-    `layers` are the attention layers that the whole model declares, where its config says nothing of them.
+    `layers` of a model's first part are the attention layers that the whole model declares, where its
+    config says nothing of them.
     """
 
     prefix: str

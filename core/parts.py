@@ -49,8 +49,9 @@ def find_parts(
     with context(example_tokens):
         calls = _recorded(root, below, inputs(example_tokens))
     return [
-        Part(prefix, module, arguments_like(module, *calls[prefix]), layers)
-        for prefix, module in below.items()
+        # Said once: they are of the model, and in the key whichever part calls them.
+        Part(prefix, module, arguments_like(module, *calls[prefix]), () if place else layers)
+        for place, (prefix, module) in enumerate(below.items())
     ]
 
 
