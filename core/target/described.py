@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from graphkiln.core.errors import NoDevice
+from graphkiln.core.errors import NoCompiler, NoDevice
 from graphkiln.core.target.cubin import kernel_name, registers
 from graphkiln.core.target.description import Description
 from graphkiln.core.target.required import require_sources, require_tried
@@ -71,6 +71,22 @@ def become(description: Description) -> None:
     _replace_triton(description)
     _become.append(description)
     torch._C._StaticCudaLauncher = _Launcher(description)  # type: ignore[assignment,misc]
+
+
+def refuse_assembling() -> None:
+    """Has Triton make no machine code in this process any more: whatever asks it to gets NoCompiler.
+
+    A variable that names no program would not do: Triton takes its own assembler then.
+    """
+    knobs: Any = importlib.import_module("triton.knobs")
+
+    def refuse(self: Any) -> None:
+        raise NoCompiler(
+            "Triton", "a kernel was to be compiled, and this process only loads", "precompile it"
+        )
+
+    for name in ("ptxas", "ptxas_blackwell"):
+        setattr(knobs.nvidia_knobs, name, property(refuse))
 
 
 class _Properties:

@@ -24,18 +24,13 @@ from graphkiln.core.deployment import Deployment
 from graphkiln.core.errors import NoDevice
 from graphkiln.core.report import Progress, Silent, StartReport
 from graphkiln.core.target.child import waiting_child
-from graphkiln.core.target.described import become, seen_here
+from graphkiln.core.target.described import become, refuse_assembling, seen_here
 from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.named import find_target
 from graphkiln.core.target.required import require_tried
 
-# What only loads finds nothing to compile with: no program at all, and an assembler that is none.
-_WITHOUT_MEANS = {
-    "PATH": "",
-    "CC": "/nonexistent/cc",
-    "CXX": "/nonexistent/c++",
-    "TRITON_PTXAS_PATH": "/nonexistent/ptxas",
-}
+# What only loads finds nothing to compile with: no program at all, and no assembler.
+_WITHOUT_MEANS = {"PATH": "", "CC": "/nonexistent/cc", "CXX": "/nonexistent/c++"}
 
 
 def described_elsewhere(deployment: Deployment) -> Description | None:
@@ -152,6 +147,8 @@ def _serve(theirs: Connection, target: str, name: str, args: Sequence[Any], name
             os.environ.update(_WITHOUT_MEANS)
         with collector_paused():
             become(find_description(target))
+            if named.get("require_hit"):
+                refuse_assembling()
             from graphkiln.core import start
 
         call: Callable[..., Any] = getattr(start, name)
