@@ -66,7 +66,10 @@ class BuiltTriton:
 
 
 def require_triton() -> None:
-    """Raises CompileError for a torch whose Triton kernels nobody has sealed, NoCompiler without Triton."""
+    """Raises CompileError for a torch whose Triton kernels nobody has sealed.
+
+    NoCompiler without Triton, and with one that interprets kernels.
+    """
     version = torch_minor()
     known = TRIED if seen_here() is None else DESCRIBED
     if version not in known:
@@ -76,11 +79,13 @@ def require_triton() -> None:
             f"install torch {[*known][-1]}",
         )
     try:
-        importlib.import_module("triton")
+        triton: Any = importlib.import_module("triton")
     except ImportError as error:
         raise NoCompiler(
             "Triton", "it is not installed, and kernels must be built", "install triton"
         ) from error
+    if triton.knobs.runtime.interpret:
+        raise NoCompiler("Triton", "TRITON_INTERPRET is set, and it compiles nothing then", "unset it")
 
 
 def triton_identity() -> str:

@@ -16,9 +16,9 @@ from graphkiln.cache.store.manifest import ATTENTION_TABLE as TABLE
 from graphkiln.core.attending import Attending, BuiltAttention
 from graphkiln.core.compile import compiler_factor
 from graphkiln.core.compile.sealed_attention import FORMAT, load_attention
-from graphkiln.core.compile.triton_kernels import triton_environment
+from graphkiln.core.compile.triton_kernels import require_triton, triton_environment
 from graphkiln.core.deployment import Deployment
-from graphkiln.core.errors import LoadRefused, PieceRefused
+from graphkiln.core.errors import LoadRefused, NoCompiler, PieceRefused
 from graphkiln.core.loading import FreshArtifact
 from graphkiln.core.mending import Mending
 from graphkiln.core.models.served import ServedModel
@@ -28,6 +28,7 @@ from graphkiln.core.passes.pipeline import Pipeline
 from graphkiln.core.target.cuda import CudaTarget
 from graphkiln.core.target.description import find_description
 from graphkiln.core.target.torch_build import ASSEMBLERS, own_ptxas
+from graphkiln.core.target.tried import torch_minor
 from tests.target.elf import cubin
 
 LAYER = AttentionLayer("layer", heads=4, kv_heads=2, head_size=16, value_size=16, scale=0.25)
@@ -167,6 +168,15 @@ def test_both_assemblers_are_triton_s_own_while_kernels_are_compiled(
         inside = {program: os.environ[name] for program, name in ASSEMBLERS.items()}
     assert inside == {program: str(own_ptxas(program)) for program in ASSEMBLERS}
     assert [os.environ.get(name) for name in ASSEMBLERS.values()] == [set_to, set_to]
+
+
+def test_a_triton_that_interprets_kernels_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="CPU builds of torch have no Triton")
+    monkeypatch.setattr("graphkiln.core.compile.triton_kernels.TRIED", {torch_minor(): ""})
+    require_triton()
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(NoCompiler, match="TRITON_INTERPRET is set"):
+        require_triton()
 
 
 def test_every_variable_that_triton_keys_kernels_by_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
