@@ -65,12 +65,16 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def unwound_by_term() -> Iterator[None]:
-    """Lets SIGTERM unwind the process as Ctrl-C does, its compilers killed first."""
+    """Lets SIGTERM unwind the process as Ctrl-C does, its compilers killed first.
+
+    A process that sees a described device is ended on the way, which has folders of its own to put away.
+    """
 
     def end(number: int, frame: object) -> None:
         from graphkiln.cli.children import kill_children
 
-        kill_children()
+        described = sys.modules.get("graphkiln.core.target.child")
+        kill_children(described.running() if described is not None else ())
         raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():

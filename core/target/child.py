@@ -35,10 +35,15 @@ class Child:
             self.process = subprocess.Popen(
                 command, env=self.environ, pass_fds=[theirs.fileno()], process_group=0
             )
+        _running.add(self.process.pid)
 
     def end(self) -> None:
         """Waits for the end of a process that has answered."""
         self.process.wait()
+        self._ended()
+
+    def _ended(self) -> None:
+        _running.discard(self.process.pid)
         self.pipe.close()
 
     def interrupt(self) -> None:
@@ -47,6 +52,7 @@ class Child:
         self.pipe.close()
         try:
             self.process.wait(_PATIENCE_S)
+            self._ended()
         except subprocess.TimeoutExpired:
             self.drop()
 
@@ -57,6 +63,12 @@ class Child:
 
 
 _ahead: list[Child] = []
+_running: set[int] = set()
+
+
+def running() -> frozenset[int]:
+    """Returns the ids of the processes of this kind that have not ended."""
+    return frozenset(_running)
 
 
 @contextlib.contextmanager

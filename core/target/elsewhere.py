@@ -63,10 +63,18 @@ def call_there(
         except (EOFError, ConnectionError) as error:
             raise NoDevice(
                 f"target {description.title}",
-                f"the process that compiles for it ended ({child.process.wait()})",
-                "see what it wrote before",
+                *_ending(child.process.wait()),
             ) from error
     return with_process(result, time.monotonic() - began)
+
+
+def _ending(status: int) -> tuple[str, str]:
+    """Returns how a process ended without a word, and what to do about it."""
+    wrote = "see what it wrote before"
+    if status >= 0:
+        return f"the process that compiles for it ended (exit status {status})", wrote
+    why = f"{wrote}; a system that is out of memory kills so" if status == -signal.SIGKILL else wrote
+    return f"the process that compiles for it was ended by {signal.Signals(-status).name}", why
 
 
 def with_process(result: Any, seconds: float) -> Any:

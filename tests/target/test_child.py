@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -110,19 +111,23 @@ def test_a_call_that_ends_early_ends_the_process() -> None:
         assert called.pipe.recv() == "begun"
         raise KeyboardInterrupt
     assert called.process.returncode == 3
+    assert child.running() == frozenset()
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_what_is_under_way_is_put_away_when_nobody_waits_any_more(killed: bool, tmp_path: Path) -> None:
-    """The caller closes its end, or is killed, which closes it too."""
+@pytest.mark.parametrize(("number", "status"), [(None, 5), (signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_what_is_under_way_is_put_away_when_nobody_waits_any_more(
+    number: signal.Signals | None, status: int, tmp_path: Path
+) -> None:
+    """The caller closes its end, is killed, which closes it too, or is told to end, as a command is."""
     (tmp_path / "slow.py").write_text(_SLOW)
     made = tmp_path / "made"
     caller = (
         "import sys\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from graphkiln.cli.app import unwound_by_term\n"
         "from graphkiln.core.target import child\n"
         "child.SERVES = 'slow'\n"
-        "with child.waiting_child() as called:\n"
+        "with unwound_by_term(), child.waiting_child() as called:\n"
         f"    called.pipe.send(('h200', 'key', ({str(made)!r},), {{}}))\n"
         "    print(called.process.pid, flush=True)\n"
         "    input()\n"
@@ -133,15 +138,15 @@ def test_what_is_under_way_is_put_away_when_nobody_waits_any_more(killed: bool, 
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         _until(made.exists)
-        if killed:
-            process.kill()
-        else:
+        if number is None:
             process.communicate("\n")
+        else:
+            process.send_signal(number)
     _until(lambda: not made.exists())
     _until(
         lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
     )
-    assert process.returncode == (-9 if killed else 5)
+    assert process.returncode == status
 
 
 def _runs(pid: int) -> bool:

@@ -23,11 +23,11 @@ from graphkiln.core.report import Silent, StartReport
 from graphkiln.core.stale import find_stale
 from graphkiln.core.start import key, load_model, precompile, warm
 from graphkiln.core.target import elsewhere
-from graphkiln.core.target.description import Description, built_in, find_description
+from graphkiln.core.target.description import Description, find_description
 from graphkiln.core.target.elsewhere import call_there, described_elsewhere, with_process
 from graphkiln.core.target.named import find_target
-from graphkiln.core.target.required import require_assembler, require_sources, require_tried, route
-from graphkiln.core.target.torch_build import assembled_for, build_for, own_ptxas, torch_sources
+from graphkiln.core.target.required import require_sources, require_tried, route
+from graphkiln.core.target.torch_build import build_for, torch_sources
 from graphkiln.core.target.tried import LIGHT, torch_minor
 from tests.start.children import environment
 from tests.target import light
@@ -116,36 +116,6 @@ def test_the_cpu_build_takes_fakes_for_a_device_and_nothing_else() -> None:
     )
 
 
-def test_another_assembler_is_refused_where_the_description_tells_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("graphkiln.core.target.required.ptxas_text", lambda: H200.versions.ptxas)
-    known = frozenset({"sm_90a"})
-    monkeypatch.setattr("graphkiln.core.target.required.assembled_for", lambda capability: ("sm_90a", known))
-    require_assembler(H200)
-    monkeypatch.setattr("graphkiln.core.target.required.ptxas_text", lambda: None)
-    require_assembler(replace(H200, versions=replace(H200.versions, ptxas=None)))
-    with pytest.raises(NoDevice, match=r"the assembler Cuda .* 12\.8.*, and this is none that answers"):
-        require_assembler(H200)
-
-
-@pytest.mark.skipif(own_ptxas() is None, reason="is about the assemblers that come with Triton")
-def test_a_capability_that_no_assembler_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for title in built_in():
-        device = find_description(title).device
-        name, known = assembled_for(device.major * 10 + device.minor)
-        assert name in known
-    free = replace(H200, versions=replace(H200.versions, ptxas=None))
-    for major, minor, name in ((9, 7, "sm_97a"), (3, 5, "sm_35"), (99, 0, "sm_990a")):
-        other = replace(free, device=replace(free.device, major=major, minor=minor))
-        said = rf"its compute capability {major}\.{minor} \({name}\) is none that Triton's assembler knows"
-        with pytest.raises(NoDevice, match=said):
-            require_assembler(other)
-    monkeypatch.setattr("graphkiln.core.target.torch_build.own_ptxas", lambda name: Path("/proc/none"))
-    with pytest.raises(NoDevice, match="no assembler answers"):
-        require_assembler(free)
-
-
 def test_another_python_or_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", H200.versions.torch)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
@@ -204,6 +174,17 @@ def test_an_error_that_cannot_be_sent_is_quoted(
         elsewhere._serve(theirs, "h200", "key", (), {})
         with pytest.raises(NoDevice, match=re.escape(said)):
             elsewhere._heard(ours, Silent())
+
+
+def test_a_process_that_ends_without_a_word_is_told_by_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ends.py").write_text("import os, sys\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("graphkiln.core.target.child.SERVES", "ends")
+    with pytest.raises(NoDevice, match=r"the process that compiles for it was ended by SIGKILL") as caught:
+        call_there(H200, "key", Deployment("preset:llama", target="h200"), None)
+    assert "out of memory" in caught.value.remedy
 
 
 def test_what_the_other_process_took_is_a_phase_so_that_all_add_up_to_the_wall_time() -> None:
