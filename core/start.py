@@ -5,6 +5,7 @@ Each returns what it did as a report; nothing here prints.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from graphkiln.core.aot_use import aot_use
@@ -54,6 +55,9 @@ def precompile(
             store_source=store_source, self_contained=self_contained, debug_dump=debug_dump,
             cache_root=cache_root, choices=choices,
         )  # fmt: skip
+        if weights == "load":
+            ignored = f"weights: none were loaded, {away.title} is not here to check anything with them"
+            there = replace(there, notes=(*there.notes, ignored))
         return there
     if weights == "none" and check and seen_here() is None:
         raise ValueError("weights: none leaves nothing to check with: add --no-check, or load them")

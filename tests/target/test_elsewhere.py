@@ -187,6 +187,17 @@ def test_a_process_that_ends_without_a_word_is_told_by_how_it_ended(
     assert "out of memory" in caught.value.remedy
 
 
+@pytest.mark.parametrize(("weights", "said"), [("load", True), ("none", False), (None, False)])
+def test_weights_that_were_asked_for_and_not_loaded_are_told(
+    weights: Any, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = StartReport("compiled", "k", "l", "h200", notes=("before",))
+    monkeypatch.setattr("graphkiln.core.start.described_elsewhere", lambda deployment: H200)
+    monkeypatch.setattr("graphkiln.core.start.call_there", lambda *args, **named: made)
+    notes = precompile(Deployment("preset:llama", target="h200"), weights=weights).notes
+    assert [note.startswith("weights: none were loaded") for note in notes] == [False, *([True] * said)]
+
+
 def test_what_the_other_process_took_is_a_phase_so_that_all_add_up_to_the_wall_time() -> None:
     report = StartReport("compiled", "k", "l", "h200", phases=(("plan", 1.5), ("trace", 2.0)))
     told = with_process(report, 5.0)
