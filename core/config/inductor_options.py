@@ -45,6 +45,7 @@ def known_options() -> frozenset[str]:
 
 
 def _names(body: list[ast.stmt], classes: dict[str, set[str]]) -> Iterator[str]:
+    functions = {statement.name for statement in body if isinstance(statement, ast.FunctionDef)}
     for statement in body:
         if isinstance(statement, ast.ClassDef):
             bases = [base.id for base in statement.bases if isinstance(base, ast.Name)]
@@ -52,6 +53,9 @@ def _names(body: list[ast.stmt], classes: dict[str, set[str]]) -> Iterator[str]:
             classes[statement.name] = own
             yield from (f"{statement.name}.{name}" for name in own)
         elif isinstance(statement, ast.Assign):
+            if isinstance(statement.value, ast.Name) and statement.value.id in functions:
+                # Another name of a function is no option.
+                continue
             yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
         elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             yield statement.target.id

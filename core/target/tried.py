@@ -7,7 +7,7 @@ import torch
 # The Triton that goes with each torch, where what was compiled ran on a device.
 TRIED = {"2.11": "3.6"}
 # Where entries were made for a described device: key, artifacts and the load that stands for the device's.
-DESCRIBED = {**TRIED, "2.13": "3.7"}
+DESCRIBED = {**TRIED, "2.12": "3.7", "2.13": "3.7", "2.14": "3.8", "2.15": "3.9"}
 # Where the CPU build gave the keys and the artifacts that the CUDA build of the same version gives.
 LIGHT = ("2.13",)
 

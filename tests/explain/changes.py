@@ -137,7 +137,7 @@ CHANGES = (
         "torch",
         torch_version,
         "compiler.torch",
-        "pip install torch==2.12.1 --index-url https://download.pytorch.org/whl/cpu",
+        "pip install torch==2.10.1 --index-url https://download.pytorch.org/whl/cpu",
         "compiler.torch<2.13",
     ),
     Change(

@@ -74,9 +74,9 @@ def dtype(recorded: Recorded) -> None:
 
 def torch_version(recorded: Recorded) -> None:
     compiler = recorded.factors["compiler"]
-    compiler["torch"], compiler["torch_sources"] = "2.12.1+cpu", "0" * 64
+    compiler["torch"], compiler["torch_sources"] = "2.10.1+cpu", "0" * 64
     recorded.code["ambient"]["allow_tf32"] = "none"
-    recorded.versions["torch"] = "2.12.1+cpu"
+    recorded.versions["torch"] = "2.10.1+cpu"
 
 
 def target(recorded: Recorded) -> None:

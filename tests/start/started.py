@@ -31,6 +31,9 @@ def become(uid: int) -> None:
 
 
 def main() -> None:
+    # CUDA builds of torch look for libraries while they are imported, with a program of the system's.
+    import torch  # noqa: F401
+
     spawned: list[str] = []
     sys.addaudithook(lambda event, args: spawned.append(event) if event in SPAWNS else None)
     uid = os.environ.pop("TEST_UID", None)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphkiln.core.target.description import find_description
-from graphkiln.core.target.torch_build import torch_sources
+from graphkiln.core.target.torch_build import ptxas_text, torch_sources
 from graphkiln.core.target.tried import DESCRIBED, LIGHT, torch_minor, torch_version
 
 _TRIED = DESCRIBED if torch.backends.cuda.is_built() else LIGHT
@@ -28,9 +28,11 @@ def described_file(title: str, folder: Path) -> str:
     found = find_description(title)
     versions = replace(
         found.versions,
-        torch=f"{torch_version()}+cu130",
+        torch=str(torch.__version__) if torch.backends.cuda.is_built() else f"{torch_version()}+cu130",
         torch_sources=torch_sources(),
+        cuda=torch.version.cuda or found.versions.cuda,
         triton=metadata.version("triton"),
+        ptxas=ptxas_text(),
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
     )
     file = folder / f"{title}.json"

@@ -55,7 +55,7 @@ def test_constants_and_register_counts_are_not_guessed(
         counts[variant["config"]["R0_BLOCK"]] = variant["registers"]
     # 65536 registers for 2048 threads: what takes more than 32 is compiled with half the block as well.
     assert counts[2048] > 32
-    assert set(counts) == {2048, 1024}
+    assert set(counts) >= {2048, 1024}
     (source,) = artifact.glob("kernels/*.py")
     text = source.read_text()
     assert "tl_math.sin(" in text or "libdevice.sin(" in text

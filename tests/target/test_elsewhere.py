@@ -28,7 +28,7 @@ from graphkiln.core.target.elsewhere import call_there, described_elsewhere, wit
 from graphkiln.core.target.named import find_target
 from graphkiln.core.target.required import require_sources, require_tried, route
 from graphkiln.core.target.torch_build import build_for, torch_sources
-from graphkiln.core.target.tried import LIGHT, torch_minor
+from graphkiln.core.target.tried import DESCRIBED, LIGHT, torch_minor
 from tests.start.children import environment
 from tests.target import light
 from tests.target.crossing import can_cross, described_file
@@ -46,7 +46,7 @@ def of_torch_213(**versions: Any) -> Description:
 @pytest.mark.parametrize(
     ("torch_version", "is_cuda", "said"),
     [
-        ("2.99.0+cu130", True, "was tried with torch 2.11, 2.13 only, and this is torch 2.99.0"),
+        ("2.99.0+cu130", True, f"was tried with torch {', '.join(DESCRIBED)} only, and this is torch 2.99.0"),
         ("2.11.1+cu130", True, "it was seen with torch 2.11.0+cu130, and this is torch 2.11.1+cu130"),
         ("2.11.0+cu128", True, "it was seen with torch 2.11.0+cu130, and this is torch 2.11.0+cu128"),
         ("2.13.0+cpu", False, "it was seen with torch 2.11.0, and this is torch 2.13.0"),
