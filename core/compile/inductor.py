@@ -1,6 +1,6 @@
 """The one room that drives Inductor, and the private torch calls that this takes.
 
-Tried on torch 2.11.0, 2.13.0 and 2.14.1. Used beyond the public API: `compile_fx` with an
+Tried on torch 2.11.0, 2.13.0, 2.14.1 and 2.15.0. Used beyond the public API: `compile_fx` with an
 inner compiler of ours, `ShapeEnv.create_symbol`, `TracingContext.fw_metadata`,
 `CppPythonBindingsCodeCache.load_pybinding_async` with its `_load_library` and `cache`.
 

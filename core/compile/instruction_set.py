@@ -1,7 +1,7 @@
 """C++ kernels for the target's instruction set and not for this machine's.
 
 Private torch calls: `cpu_vec_isa.Vec*`, `cpp_builder._get_optimization_cflags`; tried on torch
-2.11.0, 2.13.0 and 2.14.1.
+2.11.0, 2.13.0, 2.14.1 and 2.15.0.
 """
 
 from __future__ import annotations

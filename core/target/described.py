@@ -2,7 +2,7 @@
 
 Every private symbol of torch and Triton that this takes is replaced here and nowhere else, for good:
 a process that has become a described device compiles for it and ends. Tried on the CUDA build, which
-needs no GPU, of torch 2.11.0 with Triton 3.6.0 and of torch 2.13.0 with Triton 3.7.1, and on the CPU build
+needs no GPU, of torch 2.11.0, 2.12.1, 2.13.0, 2.14.1 and 2.15.0, each with its Triton, and on the CPU build
 of 2.13.0, for which `cpu_build` does more; another minor is refused by `required`.
 
 Nothing can run by mistake: there is no driver, and the memory of a described device holds nothing.

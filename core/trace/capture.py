@@ -1,6 +1,6 @@
 """One Dynamo trace of one module: the only place that runs Dynamo.
 
-Tried on torch 2.11.0, 2.13.0 and 2.14.1. Private: `CheckFunctionManager.__init__` (the output
+Tried on torch 2.11.0, 2.13.0, 2.14.1 and 2.15.0. Private: `CheckFunctionManager.__init__` (the output
 graph is its second argument in both), `reset_code`, `TracingContext`, the config entries' defaults.
 
 Nothing is executed: the graph's outputs are stood for by markers, from which the shape of the result
