@@ -1,7 +1,7 @@
 """The options of Inductor that are in force while a piece is compiled.
 
 Private torch calls: `cpu_vec_isa.valid_vec_isa_list`, `cpp_builder._get_optimization_cflags`; tried on
-torch 2.11.0, 2.13.0, 2.14.1 and 2.15.0. `utils.set_customized_partition_wrappers`: tried on 2.11.0 and 2.13.0.
+torch 2.11.0, 2.13.0, 2.14.1 and 2.15.0. `utils.set_customized_partition_wrappers`: on 2.11.0 and 2.13.0.
 """
 
 from __future__ import annotations

@@ -19,11 +19,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 TARGET = "h200"
-MODELS = ("preset:llama-1b", "preset:llama-30l", "user_kernels:kernels")
+MODELS = ("preset:llama-1b", "preset:llama-30l", "user_kernels:kernels", "own_attention:make")
+# Where the two factories lie.
+CODE = (Path(__file__).parent, Path(__file__).parents[2] / "tests" / "models")
 OPTIONS = ("-O2", "--target", TARGET)
 _REFUSING = "#!/bin/sh\nexit 77\n"
 
@@ -45,11 +48,14 @@ def graphkiln(
 ) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "graphkiln.cli", "--cache-root", str(root), "-q", command, model]
     words += [*OPTIONS, "--dtype", dtype_of(model), *more, "--json"]
-    env = {**(env or os.environ)}
-    env["PYTHONPATH"] = os.pathsep.join([env.get("PYTHONPATH", ""), str(Path(__file__).parent)])
-    done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(words, env=with_code(env or os.environ), stdout=subprocess.PIPE, text=True)
     print(command, model, "exit", done.returncode, file=sys.stderr)
     return done
+
+
+def with_code(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns an environment in which the models of factories can be imported."""
+    return {**env, "PYTHONPATH": os.pathsep.join([env.get("PYTHONPATH", ""), *map(str, CODE)])}
 
 
 def dtype_of(model: str) -> str:
@@ -64,7 +70,7 @@ def measured(folder: Path, model: str) -> dict[str, Any]:
         hit = graphkiln(folder, "warm", model, "--require-hit", env=bare)
         script = Path(__file__).with_name("started.py")
         words = [sys.executable, str(script), str(folder), model, dtype_of(model), TARGET]
-        ours = subprocess.run(words, env=bare, stdout=subprocess.PIPE, text=True)
+        ours = subprocess.run(words, env=with_code(bare), stdout=subprocess.PIPE, text=True)
         native = Path(scratch) / "native"
         cold = graphkiln(native, "precompile", model, "--no-check")
         same = graphkiln_diff(folder, native)
