@@ -32,8 +32,13 @@ def require_tried(description: Description) -> None:
             f"install torch {wanted}",
         )
     if here != wanted:
+        # Its CPU build would be the next to be refused.
+        build = "the CUDA build of torch" if light and not wanted.startswith(LIGHT) else "torch"
         raise NoDevice(
-            where, f"it was seen with torch {wanted}, and this is torch {here}", f"install torch {wanted}"
+            where,
+            f"it was seen with torch {wanted}, and this is torch {here}",
+            f"install {build} {wanted}, or describe the device with the torch that it has: "
+            "graphkiln target describe",
         )
     if light:
         _require_light(where, description)

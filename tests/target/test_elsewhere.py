@@ -63,6 +63,15 @@ def test_a_torch_that_was_not_tried_is_refused_with_that_sentence(
     assert said in str(caught.value)
 
 
+def test_what_to_install_is_a_build_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    for described, build in ((H200, "the CUDA build of torch 2.11.0"), (of_torch_213(), "torch 2.13.0")):
+        with pytest.raises(NoDevice) as caught:
+            require_tried(described)
+        assert caught.value.remedy.startswith(f"install {build}, or describe the device")
+
+
 def test_the_light_route_takes_the_files_of_torch_from_the_description_and_holds_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
