@@ -138,7 +138,7 @@ CHANGES = (
         torch_version,
         "compiler.torch",
         "pip install torch==2.10.1 --index-url https://download.pytorch.org/whl/cpu",
-        "compiler.torch<2.13",
+        "compiler.torch<2.11",
     ),
     Change(
         "torch's sources",
