@@ -21,8 +21,8 @@ BAD_INPUT = 2
 UNKNOWN = 3
 NOT_HERE = 4
 INTERRUPTED = 130
-# Variables that name folders, of which an error says the place alone.
-_PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR", "HF_HOME", "XDG_CACHE_HOME")
+# Variables that name folders which are made without a word, so that an error says the place alone.
+_PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class UsageProblem(Exception):

@@ -28,15 +28,19 @@ def compiler_folder(inside: Path | None = None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables, and puts back what they were."""
+def variables(wanted: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets environment variables, or takes them away for None, and puts back what they were."""
     before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    _set(wanted)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(wanted: Mapping[str, str | None]) -> None:
+    for name, value in wanted.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -25,6 +25,8 @@ class Circle:
 @pytest.fixture(autouse=True)
 def _on() -> Iterator[None]:
     assert gc.isenabled()
+    # Some interpreters begin with frozen objects.
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.enable()
@@ -93,6 +95,17 @@ def test_thresholds_that_are_higher_stay_and_come_back_after_an_error() -> None:
         assert gc.get_threshold()[0] == 90_000
         raise ValueError
     assert gc.get_threshold() == (90_000, 5, 5)
+
+
+def test_of_several_bodies_the_last_to_end_puts_all_back() -> None:
+    first, second = collector_relaxed(), collector_relaxed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == 50_000
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == DEFAULT
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("off", [gc.disable, lambda: gc.set_threshold(0)])

@@ -48,17 +48,30 @@ class Calls:
 
 
 def calls_in(graphs: Iterable[fx.GraphModule]) -> Calls:
-    """Returns the calls of the two attention ops in traced parts."""
+    """Returns the calls of the two attention ops in traced parts.
+
+    Raises CompileError for a layer that is called with other sizes or dtypes than before: it has one kernel.
+    """
     found: dict[str, dict[str, dict[str, torch.Tensor]]] = {ATTENTION: {}, KV_CACHE_UPDATE: {}}
     for node in (node for graph in graphs for node in graph.graph.nodes if node.op == "call_function"):
         target = node.target.default if isinstance(node.target, OpOverloadPacket) else node.target
         if isinstance(target, OpOverload) and target._schema.name in found:
             names = (argument.name for argument in target._schema.arguments)
             given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-            found[target._schema.name][str(given["layer_name"])] = {
-                name: arg.meta["example_value"] for name, arg in given.items() if _is_tensor(arg)
-            }
+            layer = str(given["layer_name"])
+            call = {name: arg.meta["example_value"] for name, arg in given.items() if _is_tensor(arg)}
+            if _facts(found[target._schema.name].setdefault(layer, call)) != _facts(call):
+                reason = "it is called with tensors of other sizes or dtypes than before"
+                raise CompileError(f"attention layer {layer}", reason, "give each kind of call a layer")
     return Calls(found[ATTENTION], found[KV_CACHE_UPDATE])
+
+
+def _facts(call: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    return {
+        name: (tensor.dtype, *map(str, tensor.shape[1:]))
+        for name, tensor in call.items()
+        if name in ("query", "key", "value", "output")
+    }
 
 
 def require_as_declared(calls: Calls, layers: Iterable[AttentionLayer]) -> None:

@@ -40,7 +40,9 @@ _TRITON_OTHERS = (
 )  # fmt: skip
 # Our own sources that decide the same; on a GPU also the attention kernels, and what chooses among them.
 _PIPELINE = ("trace", "compile")
-_ATTENTION = ("paged", "specialisations", "triton_kernels")
+_ATTENTION = (
+    "ops/paged", "ops/specialisations", "ops/triton_kernels", "attending", "models/declared",
+)  # fmt: skip
 
 
 def compiler_factor(target: Target, passes: Pipeline) -> dict[str, Any]:
@@ -99,5 +101,5 @@ def pipeline_digest(kind: Literal["cpu", "cuda"]) -> dict[str, str]:
     root = Path(__file__).parents[1]
     files = [file for part in _PIPELINE for file in sorted((root / part).glob("*.py"))]
     if kind == "cuda":
-        files += [root / "ops" / f"{name}.py" for name in _ATTENTION]
+        files += [root / f"{name}.py" for name in _ATTENTION]
     return {f"{file.parent.name}.{file.stem}": syntax_digest(file.read_bytes()) for file in files}

@@ -212,6 +212,8 @@ def triton_environment(scratch: Path) -> Iterator[None]:
         "TRITON_CACHE_DIR": str(scratch / "triton"),
         "TRITON_DISABLE_LINE_INFO": "1",
         **{variable: str(own_ptxas(name)) for name, variable in ASSEMBLERS.items()},
+        # What would hand out code that was compiled elsewhere, or replaced, and is in no key.
+        **dict.fromkeys(("TRITON_CACHE_MANAGER", "TRITON_REMOTE_CACHE_BACKEND", "TRITON_KERNEL_OVERRIDE")),
     }
     with variables(wanted):
         yield

@@ -83,8 +83,10 @@ def compiled_parts(forward: Callable[..., Any]) -> tuple[CompiledPart, ...]:
 
     That is the forward itself, or, of a model's own forward, what serves the decorated modules below it.
     """
-    forward = inspect.unwrap(forward)
+    # A decorated method has its object, and what it wraps has not.
     root = getattr(forward, "__self__", None)
+    forward = inspect.unwrap(forward)
+    root = root or getattr(forward, "__self__", None)
     below = serving_below(root) if isinstance(root, torch.nn.Module) else []
     behind = [forward, *(inspect.unwrap(one) for one in below)]
     return tuple(one for one in behind if isinstance(one, CompiledPart))

@@ -5,6 +5,7 @@ A graph shows heads and sizes, and neither windows nor softcaps: with other ones
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,15 +41,23 @@ def _wrong(layer: object) -> str | None:
     if not isinstance(layer, AttentionLayer):
         return f"a {type(layer).__name__} among them"
     name = f"{layer.name!r}"
+    if not isinstance(layer.name, str) or not layer.name:
+        return f"one by the name {name}"
     if not all(type(size) is int and size > 0 for size in (getattr(layer, one) for one in _SIZES)):
         return f"{name}, whose heads or sizes are no counts"
     if layer.heads % layer.kv_heads:
         return f"{name}, whose {layer.heads} heads cannot share {layer.kv_heads} key heads evenly"
     if layer.window is not None and not (type(layer.window) is int and layer.window > 0):
         return f"{name} with a window of {layer.window!r} keys"
-    if layer.softcap is not None and layer.softcap <= 0:
+    if not _is_number(layer.scale):
+        return f"{name} with a scale of {layer.scale!r}"
+    if layer.softcap is not None and not (_is_number(layer.softcap) and layer.softcap > 0):
         return f"{name} with a softcap of {layer.softcap!r}"
     return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def layer_facts(layers: Sequence[AttentionLayer]) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,9 +32,14 @@ class Child:
         self.pipe, theirs = multiprocessing.Pipe()
         command = [sys.executable, "-P", "-m", SERVES, str(theirs.fileno())]
         with theirs:
-            # In a group of its own: Ctrl-C is for this process, which then ends the child, once.
+            # In a group of its own: Ctrl-C is for this process, which then ends the child, once. A group
+            # that is not the terminal's must not read from it.
             self.process = subprocess.Popen(
-                command, env=self.environ, pass_fds=[theirs.fileno()], process_group=0
+                command,
+                env=self.environ,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+                stdin=subprocess.DEVNULL,
             )
         _running.add(self.process.pid)
 
@@ -58,7 +64,9 @@ class Child:
 
     def drop(self) -> None:
         """Ends a process that has nothing to put away."""
-        self.process.kill()
+        # Its compilers are in its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.end()
 
 
@@ -74,13 +82,17 @@ def running() -> frozenset[int]:
 @contextlib.contextmanager
 def begun_ahead(target: str | None) -> Iterator[None]:
     """Begins the process that a start for `target` will call, where its device is described and not here."""
-    if is_description(target) and not any(map(os.path.exists, _DRIVERS)):
-        _ahead.append(Child(_environ()))
+    if not is_description(target) or any(map(os.path.exists, _DRIVERS)):
+        yield
+        return
+    child = Child(_environ())
+    _ahead.append(child)
     try:
         yield
     finally:
-        while _ahead:
-            _ahead.pop().drop()
+        if child in _ahead:
+            _ahead.remove(child)
+            child.drop()
 
 
 @contextlib.contextmanager
@@ -104,4 +116,4 @@ def waiting_child() -> Iterator[Child]:
 
 def _environ() -> dict[str, str]:
     # A GPU that is here would be seen beside the one that is not.
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(map(os.fspath, sys.path))}

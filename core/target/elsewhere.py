@@ -31,6 +31,8 @@ from graphkiln.core.target.required import require_tried
 
 # What only loads finds nothing to compile with: no program at all, and no assembler.
 _WITHOUT_MEANS = {"PATH": "", "CC": "/nonexistent/cc", "CXX": "/nonexistent/c++"}
+# How often a process looks whether its caller is there.
+_LOOK_S = 5
 
 
 def described_elsewhere(deployment: Deployment) -> Description | None:
@@ -58,13 +60,10 @@ def call_there(
     file = os.path.abspath(target) if os.path.isfile(target) else target
     with waiting_child() as child:
         try:
-            child.pipe.send((file, name, args, named))
+            _tell(child.pipe, (file, name, args, named))
             result = _heard(child.pipe, progress or Silent())
-        except (EOFError, ConnectionError) as error:
-            raise NoDevice(
-                f"target {description.title}",
-                *_ending(child.process.wait()),
-            ) from error
+        except _NoWord as error:
+            raise NoDevice(f"target {description.title}", *_ending(child.process.wait())) from error
     return with_process(result, time.monotonic() - began)
 
 
@@ -74,7 +73,8 @@ def _ending(status: int) -> tuple[str, str]:
     if status >= 0:
         return f"the process that compiles for it ended (exit status {status})", wrote
     why = f"{wrote}; a system that is out of memory kills so" if status == -signal.SIGKILL else wrote
-    return f"the process that compiles for it was ended by {signal.Signals(-status).name}", why
+    names = {one.value: one.name for one in signal.Signals}
+    return f"the process that compiles for it was ended by {names.get(-status, f'signal {-status}')}", why
 
 
 def with_process(result: Any, seconds: float) -> Any:
@@ -84,9 +84,23 @@ def with_process(result: Any, seconds: float) -> Any:
     return replace(result, phases=(("process", max(0.0, seconds - result.seconds)), *result.phases))
 
 
+class _NoWord(Exception):
+    """The other process is gone, and said nothing of it."""
+
+
+def _tell(ours: Connection, call: Any) -> None:
+    try:
+        ours.send(call)
+    except ConnectionError as error:
+        raise _NoWord from error
+
+
 def _heard(ours: Connection, progress: Progress) -> Any:
     while True:
-        kind, *content = ours.recv()
+        try:
+            kind, *content = ours.recv()
+        except (EOFError, ConnectionError) as gone:
+            raise _NoWord from gone
         if kind == "result":
             return content[0]
         if kind == "error":
@@ -118,8 +132,15 @@ class _Told:
         self._theirs.send(("note", text))
 
 
+class _Stopped(BaseException):
+    """Nobody waits for what runs: no exception, so that nothing on the way takes it for one."""
+
+
 def main() -> None:
     """Serves the one call that comes through the pipe, in a process of its own."""
+    # A terminal stops a process that is not in its foreground for a line to stderr, if it is set to.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    caller = os.getppid()
     theirs = Connection(int(sys.argv[1]))
     try:
         call = theirs.recv()
@@ -127,24 +148,33 @@ def main() -> None:
         # This process was begun ahead, and nothing was to be called.
         return
     signal.signal(signal.SIGTERM, _stop)
-    threading.Thread(target=_stop_with_the_caller, args=[theirs, threading.get_ident()], daemon=True).start()
-    _serve(theirs, *call)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    watched = [theirs, caller, threading.get_ident()]
+    threading.Thread(target=_stop_with_the_caller, args=watched, daemon=True).start()
+    status = 0
+    try:
+        _serve(theirs, *call)
+    except (_Stopped, BrokenPipeError):
+        status = 128 + signal.SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Taking apart what was made takes seconds, and is of no use to anybody.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends what runs as an exception does, so that folders and locks are given back."""
-    raise SystemExit(128 + number)
+    """Ends what runs as an exception does, once, so that folders and locks are given back."""
+    signal.signal(number, signal.SIG_IGN)
+    raise _Stopped
 
 
-def _stop_with_the_caller(theirs: Connection, worker: int) -> None:
+def _stop_with_the_caller(theirs: Connection, caller: int, worker: int) -> None:
     # Nothing more is ever sent: what can be read is the end, and nobody wants what is made here any more.
-    wait([theirs])
+    # A process that the caller forked may hold the pipe open when the caller is gone.
+    while not wait([theirs], _LOOK_S) and os.getppid() == caller:
+        pass
     # To the thread that works: a wait in it ends by a signal of its own alone.
     signal.pthread_kill(worker, signal.SIGTERM)
 

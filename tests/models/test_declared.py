@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,6 +48,10 @@ def declaring(*layers: Any) -> nn.Module:
     return module
 
 
+def other(**facts: Any) -> AttentionLayer:
+    return replace(LAYER, **facts)
+
+
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
@@ -56,6 +61,10 @@ def declaring(*layers: Any) -> nn.Module:
         ((replace(LAYER, head_size=0),), "'first', whose heads or sizes are no counts"),
         ((replace(LAYER, window=0),), "'first' with a window of 0 keys"),
         ((replace(LAYER, softcap=-1.0),), "'first' with a softcap of -1.0"),
+        ((other(softcap="30"),), "'first' with a softcap of '30'"),
+        ((other(softcap=math.nan),), "'first' with a softcap of nan"),
+        ((other(scale=None),), "'first' with a scale of None"),
+        ((other(name=3),), "one by the name 3"),
     ],
 )
 def test_what_can_be_no_layer_is_refused_by_name(layers: tuple[Any, ...], said: str) -> None:
@@ -141,6 +150,12 @@ def test_calls_are_read_by_the_names_of_their_arguments() -> None:
 def test_a_call_of_another_layer_than_is_declared_is_refused(made: dict[str, Any], said: str) -> None:
     with pytest.raises(CompileError, match=re.escape(said)):
         require_as_declared(calls_in([graph(**made)]), LAYERS)
+
+
+def test_a_second_call_of_a_layer_with_other_tensors_is_refused() -> None:
+    assert calls_in([graph(), graph()]).attended.keys() == {"first"}
+    with pytest.raises(CompileError, match="attention layer first: it is called with tensors of other sizes"):
+        calls_in([graph(), graph(output=torch.bfloat16)])
 
 
 def attending(layers: tuple[AttentionLayer, ...], target: str) -> Attending:

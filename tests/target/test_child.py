@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from graphkiln.core.target import child
+from graphkiln.core.report import Silent
+from graphkiln.core.target import child, elsewhere
 from graphkiln.core.target.child import begun_ahead, waiting_child
 
 # Stands for the module that serves: says that it is there, then what the pipe tells it.
@@ -40,6 +42,8 @@ def key(made):
     try:
         time.sleep(600)
     finally:
+        # For a second signal to come in the middle of it.
+        time.sleep(0.5)
         Path(made).unlink()
 
 elsewhere.become = lambda description: None
@@ -84,6 +88,33 @@ def test_it_is_not_called_when_its_environment_is_not_the_one_of_the_call(
 
 
 @pytest.mark.usefixtures("serving")
+def test_the_end_of_one_block_leaves_the_process_of_another() -> None:
+    with begun_ahead("h200"):
+        (ahead,) = child._ahead
+        with begun_ahead("h200"):
+            assert len(child._ahead) == 2
+        assert child._ahead == [ahead]
+        assert ahead.process.poll() is None
+
+
+@pytest.mark.usefixtures("serving")
+def test_it_reads_nothing_from_the_terminal_and_is_dropped_with_what_it_started(tmp_path: Path) -> None:
+    (tmp_path / "stands_for_it.py").write_text(
+        "import subprocess, sys\n"
+        "from multiprocessing.connection import Connection\n"
+        "theirs = Connection(int(sys.argv[1]))\n"
+        "started = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "theirs.send((sys.stdin.read(), started.pid))\n"
+        "started.wait()\n"
+    )
+    with waiting_child() as called:
+        read, pid = called.pipe.recv()
+        assert read == ""
+        called.drop()
+    _until(lambda: not _runs(pid))
+
+
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("target", [None, "cpu", "cpu:avx2", "cuda"])
 def test_nothing_is_begun_for_what_is_here(target: str | None) -> None:
     with begun_ahead(target):
@@ -114,11 +145,19 @@ def test_a_call_that_ends_early_ends_the_process() -> None:
     assert child.running() == frozenset()
 
 
-@pytest.mark.parametrize(("number", "status"), [(None, 5), (signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "to_both", "status"),
+    [
+        (None, False, 5),
+        (signal.SIGKILL, False, -9),
+        (signal.SIGTERM, False, 143),
+        (signal.SIGTERM, True, 143),
+    ],
+)
 def test_what_is_under_way_is_put_away_when_nobody_waits_any_more(
-    number: signal.Signals | None, status: int, tmp_path: Path
+    number: signal.Signals | None, to_both: bool, status: int, tmp_path: Path
 ) -> None:
-    """The caller closes its end, is killed, which closes it too, or is told to end, as a command is."""
+    """The caller closes its end, is killed, which closes it too, or is told to end, alone or with both."""
     (tmp_path / "slow.py").write_text(_SLOW)
     made = tmp_path / "made"
     caller = (
@@ -141,18 +180,41 @@ def test_what_is_under_way_is_put_away_when_nobody_waits_any_more(
         if number is None:
             process.communicate("\n")
         else:
+            if to_both:
+                os.kill(pid, number)
             process.send_signal(number)
     _until(lambda: not made.exists())
-    _until(
-        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    )
+    _until(lambda: not _runs(pid))
     assert process.returncode == status
 
 
+@pytest.mark.parametrize("error", [EOFError("a file ended"), ConnectionResetError("by a peer")])
+def test_what_is_raised_on_either_side_is_not_taken_for_the_end_of_the_process(error: Exception) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        theirs.send(("error", error, ""))
+        with pytest.raises(type(error), match=str(error)):
+            elsewhere._heard(ours, Silent())
+
+        class Closed(Silent):
+            def note(self, text: str) -> None:
+                raise error
+
+        theirs.send(("note", "of the start"))
+        with pytest.raises(type(error), match=str(error)):
+            elsewhere._heard(ours, Closed())
+        theirs.close()
+        with pytest.raises(elsewhere._NoWord):
+            elsewhere._heard(ours, Silent())
+
+
 def _runs(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
     # Nobody may be there to ask what became of it: it stays as a zombie then.
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    return state != "Z"
 
 
 def _until(condition: Callable[[], bool]) -> None:
