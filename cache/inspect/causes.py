@@ -88,7 +88,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     # What only a GPU has: Triton, and the modules of ours that make its attention.
     (
         r"compiler\.target\.device",
-        rf"compiler\.(target\..*|triton.*|pipeline\.ops\..*)|{_FOLLOWS}|{_BUILD}",
+        rf"compiler\.(target\..*|triton.*|pipeline\.(ops|core|models)\..*)|{_FOLLOWS}|{_BUILD}",
     ),
     (r"compiler\.pipeline\..*", rf"compiler\.pipeline\..*|{_FOLLOWS}|{_BUILD}"),
     (r"compiler\.target\.arch", rf"compiler\.target\..*|{_BUILD}"),

@@ -1,7 +1,7 @@
 """Triton kernels as Inductor has them compiled: every configuration's machine code, and how it is launched.
 
-Private calls, tried on torch 2.11.0 with Triton 3.6.0: `AsyncCompile.triton`, `CachingAutotuner` with its
-`_precompile_config` and `_make_launchers`, `StaticallyLaunchedCudaKernel`,
+Private calls, tried on torch 2.11.0 to 2.15.0 with the Triton of each: `AsyncCompile.triton`,
+`CachingAutotuner` with its `_precompile_config` and `_make_launchers`, `StaticallyLaunchedCudaKernel`,
 `StaticTritonCompileResult._get_arg_lists`, `GridExpr.from_meta`.
 
 No kernel is loaded while it is compiled: the register count that Inductor's heuristics ask for is read

@@ -1,7 +1,7 @@
 """One Dynamo trace of one module: the only place that runs Dynamo.
 
 Tried on torch 2.11.0, 2.13.0, 2.14.1 and 2.15.0. Private: `CheckFunctionManager.__init__` (the output
-graph is its second argument in both), `reset_code`, `TracingContext`, the config entries' defaults.
+graph is its second argument in each), `reset_code`, `TracingContext`, the config entries' defaults.
 
 Nothing is executed: the graph's outputs are stood for by markers, from which the shape of the result
 is read off. What Dynamo cached for the code object is dropped again, so that no later call runs into it.
