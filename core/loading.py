@@ -56,10 +56,10 @@ class FreshArtifact:
 def differences(
     stored: Stored, modules: Mapping[str, torch.nn.Module], layers: Sequence[AttentionLayer] = ()
 ) -> list[Difference]:
-    """Returns how live parts, by prefix, and the `layers` that their model declares differ from what was
-    compiled.
+    """Returns how live parts, by prefix, differ from what was compiled.
 
-    Raises EntryDamaged for a broken file, LoadRefused for data that makes no sense.
+    So do the attention `layers` that their model declares. Raises EntryDamaged for a broken file,
+    LoadRefused for data that makes no sense.
     """
     with _sense(stored, "guards"):
         code = stored.code()

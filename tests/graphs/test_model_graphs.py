@@ -174,6 +174,9 @@ def test_parts_below_the_root_are_found_behind_its_forward(
 
     (first, _) = parts
     assert compiled_parts(guarded(first, {}, {}, whole)) == (first,)
+    # What a decorator put around a forward has no object of its own behind it.
+    monkeypatch.setattr(type(whole), "forward", torch.no_grad()(type(whole).forward))
+    assert compiled_parts(whole.forward) == parts
 
 
 def test_equal_pieces_have_a_graph_for_each_place_where_they_run() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import unittest.mock
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from graphkiln.core.compile.triton_kernels import triton_environment
 from graphkiln.core.errors import NoCompiler, NoDevice
 from graphkiln.core.target.described import refuse_assembling
 from graphkiln.core.target.description import built_in, find_description
@@ -59,3 +61,15 @@ def test_a_process_that_only_loads_has_no_assembler(monkeypatch: pytest.MonkeyPa
         for capability in (90, 100):
             with pytest.raises(NoCompiler, match="this process only loads"):
                 get_ptxas(capability)
+
+
+@pytest.mark.skipif(own_ptxas() is None, reason="is about Triton's compile")
+def test_nothing_that_was_compiled_elsewhere_comes_into_a_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("TRITON_CACHE_MANAGER", "TRITON_REMOTE_CACHE_BACKEND", "TRITON_KERNEL_OVERRIDE")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    with triton_environment(tmp_path):
+        assert not {*names} & {*os.environ}
+    assert {os.environ[name] for name in names} == {"1"}
